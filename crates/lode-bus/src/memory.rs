@@ -1,0 +1,9 @@
+//! DMA memory: allocated once, mapped for every controller, copied into and out of.
+
+mod buffer;
+mod iova_space;
+mod mapping;
+
+pub use buffer::{DmaBuffer, DmaSpan};
+pub use iova_space::IovaSpace;
+pub use mapping::{DmaMemory, PageKind, PagePreference};
