@@ -1,0 +1,72 @@
+//! The developer's commands, one place for what a person types and what CI runs.
+//!
+//! Owns: [`Task`], one variant for each command. `check` judges the source without running it,
+//! `test` runs every test after installing the tools they need, `tidy` holds the house rules,
+//! `bench` runs the benchmark binaries. Everything runs on the main thread and blocks.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's command talks to the terminal"
+)]
+
+mod bench;
+mod check;
+mod layers;
+mod process;
+mod test;
+mod tidy;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Lodestore's developer commands")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Format, clippy, documentation, house rules and the protocol lint; runs no test.
+    Check,
+    /// Install what the tests need, then run all of them.
+    Test,
+    /// The house rules alone.
+    Tidy,
+    /// Run the benchmarks (release build), all or those named.
+    Bench {
+        /// Benchmark binaries to run; all of them when none is named.
+        names: Vec<String>,
+        /// One JSON object a line instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let workspace = Workspace::load()?;
+    match &arguments.task {
+        Task::Check => check::run(&workspace),
+        Task::Test => test::run(&workspace),
+        Task::Tidy => tidy::run(&workspace),
+        Task::Bench { names, json } => bench::run(&workspace, names, *json),
+    }
+}
