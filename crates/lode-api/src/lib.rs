@@ -8,6 +8,7 @@
 //! Payloads are [`bytes::Bytes`]; a message is copied once on its way in and once on its way out.
 
 pub mod codec;
+mod convert;
 mod error;
 pub mod limits;
 
