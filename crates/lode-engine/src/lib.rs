@@ -2,12 +2,33 @@
 //! own queues, and its completion routed either straight back or to the stage that still owes
 //! work for it.
 //!
+//! Key types: [`Shard`], one core's part; [`DataRequest`] and [`ControlRequest`], what it is
+//! asked; [`classify_write`], the rules; [`ShardStats`], the figures.
+//!
 //! Runtime-free: a caller submits requests, polls with the present time, and takes completions.
+//! Everything runs on the thread that polls; nothing blocks.
+//!
+//! Invariants:
+//! 1. Every request that is taken is completed exactly once.
+//! 2. A read or a pure overwrite neither allocates, locks, nor touches the journal.
+//! 3. New blocks are recorded only after the device has completed the data written to them.
+//! 4. A flush is submitted only after the completions that it covers.
+//! 5. Two requests that change the mapping of one unit never run at once.
 
 mod classify;
 mod control;
+mod core;
 mod error;
+mod flush;
+mod host;
+mod lane;
+mod metadata;
+mod op;
 mod request;
+mod shard;
+mod stats;
+mod tag;
+mod volume;
 
 pub use classify::{
     CacheFacts, Classification, DataCommand, PieceFacts, REASON_NAMES, Reasons, WriteFacts,
@@ -19,3 +40,8 @@ pub use control::{
 };
 pub use error::IoError;
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
+pub use shard::{Shard, device_spec};
+pub use stats::{
+    COUNTER_NAMES, DeviceStats, OPERATION_NAMES, OperationStats, PoolStats, SPACE_NAMES,
+    ShardStats, VolumeStats,
+};

@@ -32,6 +32,17 @@ pub struct VolumeHandle {
 }
 
 impl VolumeHandle {
+    /// A handle made of its parts, for whoever stands in for a shard: on a shard, only what it
+    /// gave out itself names a volume.
+    #[must_use]
+    pub const fn from_parts(pool: PoolIndex, slot: u16, generation: u32) -> Self {
+        Self {
+            pool,
+            slot,
+            generation,
+        }
+    }
+
     /// The pool that the volume lives in.
     #[must_use]
     pub const fn pool(self) -> PoolIndex {

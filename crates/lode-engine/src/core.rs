@@ -1,0 +1,105 @@
+//! What all pools of a shard share: the table of requests, their completions, the clock's last
+//! reading, and the memory for what no client lent a buffer for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lode_block::{BufferPool, BufferPoolSpec};
+use lode_bus::{BusError, DmaBuffer, DmaMemory, DmaSpan, IovaSpace, PagePreference};
+use lode_extent::METADATA_IO_BLOCKS_MAX;
+use lode_units::Instant;
+use lode_units::limits::{ALLOCATION_UNIT_BYTES, CORE_REQUESTS_MAX, IO_LENGTH_MAX_BYTES};
+
+use crate::control::Completion;
+use crate::op::{OpIndex, OpTable};
+use crate::stats::ShardStats;
+
+/// The shared part of a shard.
+#[derive(Debug)]
+pub(crate) struct ShardCore {
+    pub(crate) ops: OpTable,
+    /// Requests to be resumed, in order.
+    pub(crate) ready: VecDeque<OpIndex>,
+    /// Completions not handed out yet.
+    pub(crate) out: Vec<Completion>,
+    pub(crate) stats: Arc<ShardStats>,
+    pub(crate) now: Instant,
+    /// Buffers of metadata operations, and of comparisons.
+    pub(crate) buffers: BufferPool,
+    zeros: DmaBuffer,
+    zero_memory: DmaMemory,
+}
+
+impl ShardCore {
+    /// Allocates everything that the data path will use.
+    pub(crate) fn new(space: &IovaSpace, preference: PagePreference) -> Result<Self, BusError> {
+        let specs = [
+            BufferPoolSpec {
+                length_bytes: METADATA_BUFFER_BYTES,
+                count: METADATA_BUFFERS,
+            },
+            BufferPoolSpec {
+                length_bytes: SCRATCH_BYTES,
+                count: SCRATCH_BUFFERS,
+            },
+        ];
+        let buffers = BufferPool::new(&specs, space, preference)?;
+        let zero_memory = space.allocate(ZERO_BYTES, PagePreference::Ordinary)?;
+        let zeros = DmaBuffer::cut(&zero_memory, ZERO_BYTES).pop();
+        Ok(Self {
+            ops: OpTable::new(CORE_REQUESTS_MAX),
+            ready: VecDeque::with_capacity(CORE_REQUESTS_MAX),
+            out: Vec::with_capacity(CORE_REQUESTS_MAX),
+            stats: Arc::new(ShardStats::default()),
+            now: Instant::ZERO,
+            buffers,
+            zeros: zeros.expect("a memory of that length holds one buffer of that length"),
+            zero_memory,
+        })
+    }
+
+    /// Every memory that must be mapped for a device before this shard uses it.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &DmaMemory> {
+        self.buffers
+            .memories()
+            .chain(std::iter::once(&self.zero_memory))
+    }
+
+    /// Memory that holds zeros: at most one allocation unit of it.
+    pub(crate) fn zeros(&self, length_bytes: u32) -> DmaSpan {
+        self.zeros.span().part(0, length_bytes)
+    }
+
+    /// Marks a request as one that a queue will resume, and gives the queue its index.
+    pub(crate) fn queued(&mut self, index: OpIndex) -> OpIndex {
+        self.ops.get_mut(index).is_queued = true;
+        index
+    }
+
+    /// Takes a request from the queue it was in to those that are resumed next.
+    pub(crate) fn wake(&mut self, index: OpIndex) {
+        self.ready.push_back(index);
+    }
+
+    /// Takes all requests of a queue to those that are resumed next.
+    pub(crate) fn wake_all(&mut self, queue: &mut VecDeque<OpIndex>) {
+        self.ready.extend(queue.drain(..));
+    }
+}
+
+/// The length of the memory that holds zeros.
+#[expect(clippy::cast_possible_truncation, reason = "4096")]
+pub(crate) const ZERO_BYTES: usize = ALLOCATION_UNIT_BYTES as usize;
+pub(crate) const METADATA_BUFFER_BYTES: usize = METADATA_IO_BLOCKS_MAX as usize * ZERO_BYTES;
+/// How many metadata operations run at once.
+pub(crate) const METADATA_BUFFERS: usize = 16;
+/// The longest compare-and-write: its two halves fit one buffer of a client.
+pub(crate) const COMPARE_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
+#[expect(clippy::cast_possible_truncation, reason = "512 KiB")]
+const SCRATCH_BYTES: usize = COMPARE_MAX_BYTES as usize;
+/// How many comparisons run at once.
+const SCRATCH_BUFFERS: usize = 4;
+const _: () = assert!(
+    METADATA_BUFFER_BYTES < SCRATCH_BYTES,
+    "the classes do not mix"
+);

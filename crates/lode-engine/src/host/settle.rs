@@ -1,0 +1,351 @@
+//! The completion router: what is owed nothing completes at once; what owes metadata, a flush or
+//! a commit goes through the deferred stage, in batches.
+
+use lode_block::{BlockDevice, Durability, ErrorKind};
+use lode_extent::{ExtentError, LogicalBlock, PoolState};
+
+use super::PoolHost;
+use super::start::{UNIT, is_barrier};
+use super::transfer::whole_units;
+use crate::classify::Reasons;
+use crate::control::Completion;
+use crate::core::ShardCore;
+use crate::error::IoError;
+use crate::flush::FlushedGroup;
+use crate::op::{OpIndex, Owner, Step};
+use crate::request::{DataCompletion, DataOperation};
+
+impl<D: BlockDevice> PoolHost<D> {
+    /// Routes a request whose commands of this step have all ended. Runs in the poller's
+    /// completion loop: here nothing is recorded, committed or waited for.
+    pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        if op.failure.is_some() {
+            self.step_failed(index, core);
+            return;
+        }
+        match op.step {
+            Step::Read => self.complete(index, Ok(Durability::None), core),
+            Step::Write if op.reasons.is_empty() => {
+                let achieved = op.achieved.max(op.durability);
+                self.complete(index, Ok(achieved), core);
+            }
+            Step::Write => {
+                op.step = Step::Record;
+                self.deferred.push_back(core.queued(index));
+            }
+            Step::Compare => self.compared(index, core),
+            Step::Zero => self.enter_unmap(index, core),
+            Step::Start | Step::Unmap | Step::Record | Step::Settle => {}
+        }
+    }
+
+    /// Repeats what the device asks to be repeated, a bounded number of times; otherwise ends
+    /// the request with the first error.
+    fn step_failed(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        let Some(failure) = op.failure else { return };
+        if failure.error.kind == ErrorKind::Retry && op.retries < RETRIES_MAX {
+            op.retries += 1;
+            op.failure = None;
+            op.begin(op.step, op.start, op.end);
+            core.stats.retries.increment();
+            let index = core.queued(index);
+            core.wake(index);
+            return;
+        }
+        op.reasons |= Reasons::ERROR;
+        let error = match failure.error.kind {
+            ErrorKind::NoSpace => IoError::NoSpace,
+            _ => failure.into(),
+        };
+        self.complete(index, Err(error), core);
+    }
+
+    /// Compares what was read with what was expected, and writes when they are equal.
+    fn compared(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        let Some(scratch) = op.scratch.take() else {
+            return;
+        };
+        let length = usize::try_from(op.length).unwrap_or(usize::MAX);
+        let mut found = vec![0; length];
+        scratch.copy_to_slice(0, &mut found);
+        let handle = op.volume;
+        let block = self.volumes.get(handle.slot, handle.generation);
+        let block = block.map_or(1, |volume| volume.block_size.bytes() as usize);
+        let differs = op.buffer.as_ref().and_then(|buffer| {
+            let mut blocks = found.chunks(block).enumerate();
+            blocks.find(|(at, expected)| !buffer.equals(at * block, expected))
+        });
+        let mismatch = differs.map(|(at, _)| op.offset + (at * block) as u64);
+        op.buffer_base = u32::try_from(length).unwrap_or(u32::MAX);
+        core.buffers.give_back(scratch);
+        core.wake_all(&mut self.scratch_waiters);
+        match mismatch {
+            Some(offset_bytes) => {
+                self.complete(index, Err(IoError::Mismatch { offset_bytes }), core);
+            }
+            None => self.start_write(index, core),
+        }
+    }
+
+    /// Goes on to unmapping the whole units of a request.
+    pub(super) fn enter_unmap(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        let handle = op.volume;
+        let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
+            self.complete(index, Err(IoError::UnknownVolume), core);
+            return;
+        };
+        let wrote_edges = op.step == Step::Zero;
+        op.needs_flush = wrote_edges && op.durability >= Durability::Data && self.cache.is_volatile;
+        let (first, end) = whole_units(op, volume.size_bytes);
+        op.begin(Step::Unmap, first * UNIT, end * UNIT);
+        self.deferred.push_back(core.queued(index));
+    }
+
+    /// The deferred stage: a bounded batch of requests that owe metadata work.
+    pub(super) fn drain_deferred(&mut self, core: &mut ShardCore) -> usize {
+        let batch = self.deferred.len().min(DEFERRED_BATCH);
+        for _ in 0..batch {
+            let Some(index) = self.deferred.pop_front() else {
+                break;
+            };
+            core.ops.get_mut(index).is_queued = false;
+            match core.ops.get(index).step {
+                Step::Unmap => self.unmap(index, core),
+                _ => self.record(index, core),
+            }
+        }
+        batch
+    }
+
+    /// One bounded step of unmapping.
+    fn unmap(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        if op.cursor >= op.end {
+            self.enter_settle(index, core);
+            return;
+        }
+        let handle = op.volume;
+        let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
+            self.complete(index, Err(IoError::UnknownVolume), core);
+            return;
+        };
+        let first = LogicalBlock::new(op.cursor / UNIT);
+        let count = u32::try_from((op.end - op.cursor) / UNIT).unwrap_or(u32::MAX);
+        match self.pool.unmap(volume.id, first, count) {
+            Ok(unmapped) => {
+                op.cursor += unmapped.done * UNIT;
+                self.deferred.push_back(core.queued(index));
+            }
+            Err(error) => self.metadata_refused(index, &error, core),
+        }
+    }
+
+    /// Records the new blocks of a write, whose data are with the devices.
+    fn record(&mut self, index: OpIndex, core: &mut ShardCore) {
+        while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
+            if let Err((allocation, error)) = self.pool.record(allocation) {
+                core.ops.get_mut(index).allocations.push(allocation);
+                self.metadata_refused(index, &error, core);
+                return;
+            }
+        }
+        self.enter_settle(index, core);
+    }
+
+    /// Parks a request whose metadata work has to wait, or ends it.
+    fn metadata_refused(&mut self, index: OpIndex, error: &ExtentError, core: &mut ShardCore) {
+        match error {
+            ExtentError::NotResident(missing) => {
+                self.pool.load(*missing);
+                self.wait_for_metadata(index, core);
+            }
+            ExtentError::JournalFull => {
+                self.commit_wanted = true;
+                self.wait_for_metadata(index, core);
+            }
+            ExtentError::UnknownVolume { .. } => {
+                self.complete(index, Err(IoError::UnknownVolume), core);
+            }
+            ExtentError::ObjectDamaged { .. } => self.complete(index, Err(IoError::Damaged), core),
+            ExtentError::NoSpace { .. } => self.complete(index, Err(IoError::NoSpace), core),
+            _ => self.complete(index, Err(IoError::PoolUnavailable), core),
+        }
+    }
+
+    /// What is left is to wait for: a flush of what was written, a commit of what was recorded.
+    /// A request that waits for neither ends here.
+    pub(super) fn enter_settle(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        op.step = Step::Settle;
+        let is_durable = op.durability >= Durability::Data;
+        if op.needs_flush {
+            op.waits += 1;
+            core.stats.flush_waiters.increment();
+            self.flushes.join(index);
+        }
+        let ticket = self.pool.recorded();
+        if is_durable && ticket > self.pool.durable() {
+            op.waits += 1;
+            self.commit_wanted = true;
+            self.committing.push_back((ticket, index));
+        }
+        self.settle(index, core);
+    }
+
+    /// Ends a request that waits for nothing any more.
+    pub(super) fn settle(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get(index);
+        if op.waits > 0 {
+            return;
+        }
+        let result = match op.failure {
+            Some(_) => Err(IoError::FlushFailed),
+            None if *self.pool.state() != PoolState::Ready && op.durability > Durability::None => {
+                Err(IoError::PoolUnavailable)
+            }
+            None => Ok(op.durability),
+        };
+        self.complete(index, result, core);
+    }
+
+    /// Ends the waiting of a flush group. After a failed flush nothing more can be promised.
+    pub(super) fn flushed(&mut self, group: FlushedGroup, core: &mut ShardCore) {
+        self.flush_failed |= group.failure.is_some();
+        for index in group.waiters {
+            let op = core.ops.get_mut(index);
+            op.waits -= 1;
+            if let Some(error) = group.failure {
+                let (offset, length) = (op.offset, op.length);
+                let device = lode_units::DeviceIndex::new(0);
+                op.fail(crate::op::Failure {
+                    device,
+                    offset,
+                    length,
+                    error,
+                });
+            }
+            self.settle(index, core);
+        }
+    }
+
+    /// Ends the waiting of all whose changes are durable by now, or never will be.
+    pub(super) fn wake_committed(&mut self, core: &mut ShardCore) -> usize {
+        let durable = self.pool.durable();
+        let has_failed = matches!(self.pool.state(), PoolState::Failed(_));
+        let mut woken = 0;
+        while let Some((ticket, index)) = self.committing.front().copied() {
+            if ticket > durable && !has_failed {
+                break;
+            }
+            self.committing.pop_front();
+            core.ops.get_mut(index).waits -= 1;
+            self.settle(index, core);
+            woken += 1;
+        }
+        while let Some((ticket, index)) = self.space_waiters.front().copied() {
+            if ticket > durable && !has_failed {
+                break;
+            }
+            self.space_waiters.pop_front();
+            core.wake(index);
+            woken += 1;
+        }
+        if has_failed {
+            core.wake_all(&mut self.metadata_waiters);
+        }
+        woken
+    }
+
+    /// Ends a request with `error`, or lets the commands that are in flight end first.
+    pub(super) fn end_or_drain(&mut self, index: OpIndex, error: IoError, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        if op.outstanding == 0 {
+            self.complete(index, Err(error), core);
+            return;
+        }
+        let (offset, length) = (op.cursor, op.end - op.cursor);
+        let device = lode_units::DeviceIndex::new(0);
+        let error = lode_block::DeviceError::local(ErrorKind::Internal);
+        op.fail(crate::op::Failure {
+            device,
+            offset,
+            length,
+            error,
+        });
+    }
+
+    /// Ends a request: everything that it held is let go of, its owner is told.
+    pub(super) fn complete(
+        &mut self,
+        index: OpIndex,
+        result: Result<Durability, IoError>,
+        core: &mut ShardCore,
+    ) {
+        self.cancel_allocations(index, core);
+        let op = core.ops.remove(index);
+        let reasons = match &result {
+            Ok(_) if op.operation == DataOperation::Flush => op.reasons | Reasons::FLUSH,
+            Ok(_) => op.reasons,
+            Err(_) => op.reasons | Reasons::ERROR,
+        };
+        core.stats.count_completion(reasons);
+        if let Some(scratch) = op.scratch {
+            core.buffers.give_back(scratch);
+            core.wake_all(&mut self.scratch_waiters);
+        }
+        let handle = op.volume;
+        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
+            let latency = core.now.saturating_duration_since(op.started);
+            volume
+                .stats
+                .record(op.operation, latency, op.length, result.is_ok());
+            volume.active -= u32::from(op.is_admitted);
+            if op.holds_range {
+                volume.release(index);
+            }
+            if (op.holds_range || op.is_watched) && !volume.blocked.is_empty() {
+                core.ready.extend(volume.blocked.drain(..));
+            }
+        }
+        match op.owner {
+            Owner::Client(token) => {
+                let done = DataCompletion {
+                    token,
+                    result,
+                    buffer: op.buffer,
+                };
+                core.out.push(Completion::Data(done));
+            }
+            Owner::Control(slot) => self.controls.data_done(slot, result),
+        }
+    }
+
+    /// Gives back the space that a request took and will not use.
+    pub(super) fn cancel_allocations(&mut self, index: OpIndex, core: &mut ShardCore) {
+        while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
+            self.pool.cancel(allocation);
+        }
+    }
+
+    /// Lets go of the range of a write that has to start anew. A barrier keeps its own.
+    pub(super) fn release_allocation_hold(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        if !op.holds_range || is_barrier(op.operation) {
+            return;
+        }
+        op.holds_range = false;
+        let handle = op.volume;
+        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
+            volume.release(index);
+            core.ready.extend(volume.blocked.drain(..));
+        }
+    }
+}
+
+const RETRIES_MAX: u8 = 8;
+/// How many deferred requests one poll works on before the devices are looked at again.
+const DEFERRED_BATCH: usize = 64;

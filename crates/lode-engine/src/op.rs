@@ -1,0 +1,252 @@
+//! A request in progress: one slot of a fixed table.
+
+use lode_block::{DeviceError, Durability};
+use lode_bus::DmaBuffer;
+use lode_extent::Allocation;
+use lode_units::{DeviceIndex, Instant};
+use smallvec::SmallVec;
+
+use crate::classify::{DataCommand, Reasons};
+use crate::error::IoError;
+use crate::request::{DataOperation, DataRequest, Token, VolumeHandle};
+
+/// A slot of the [`OpTable`].
+pub(crate) type OpIndex = u16;
+
+/// Who is told when a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The caller that submitted it.
+    Client(Token),
+    /// The control request in this slot, which needed it done.
+    Control(u16),
+}
+
+/// What a request is doing.
+///
+/// ```text
+/// Start → Read ──────────────────────────────► (complete)
+/// Start → Write ─► (complete inline)
+///         Write → Record → Settle ───────────► (complete)
+/// Start → Compare → Start (as a write)
+/// Start → Zero → Unmap → Settle ─────────────► (complete)
+/// Start → Settle  (flush) ───────────────────► (complete)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Not mapped yet: it will be looked up and classified, perhaps again.
+    Start,
+    /// Its commands fill the caller's buffer.
+    Read,
+    /// Its commands read what is to be compared.
+    Compare,
+    /// Its commands write data.
+    Write,
+    /// Its commands zero the units that are covered only in part.
+    Zero,
+    /// Its whole units are being unmapped.
+    Unmap,
+    /// Its data are written; its new blocks are being recorded.
+    Record,
+    /// It waits for a flush, a commit, or both.
+    Settle,
+}
+
+/// A request in progress.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) owner: Owner,
+    pub(crate) volume: VolumeHandle,
+    pub(crate) operation: DataOperation,
+    pub(crate) step: Step,
+    pub(crate) durability: Durability,
+    pub(crate) achieved: Durability,
+    pub(crate) command: DataCommand,
+    pub(crate) reasons: Reasons,
+    /// The range asked for, in bytes of the volume.
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    /// The range that the commands of this step cover: the range asked for, widened to whole
+    /// units where those are new.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Up to where commands have been submitted.
+    pub(crate) cursor: u64,
+    pub(crate) outstanding: u32,
+    /// How many of flush and commit it still waits for.
+    pub(crate) waits: u8,
+    pub(crate) retries: u8,
+    /// Past the check for barriers: in flight as far as they are concerned.
+    pub(crate) is_admitted: bool,
+    /// In some queue, which will resume it.
+    pub(crate) is_queued: bool,
+    /// Holds a range of its volume.
+    pub(crate) holds_range: bool,
+    /// Some barrier waits for it to end.
+    pub(crate) is_watched: bool,
+    /// Waited for space once already.
+    pub(crate) waited_for_space: bool,
+    pub(crate) needs_flush: bool,
+    pub(crate) started: Instant,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) buffer: Option<DmaBuffer>,
+    /// Where in the buffer the data of a write begin.
+    pub(crate) buffer_base: u32,
+    pub(crate) scratch: Option<DmaBuffer>,
+    pub(crate) allocations: SmallVec<[Allocation; 1]>,
+}
+
+/// The first command that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) device: DeviceIndex,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) error: DeviceError,
+}
+
+impl From<Failure> for IoError {
+    fn from(failure: Failure) -> Self {
+        Self::Device {
+            device: failure.device,
+            offset_bytes: failure.offset,
+            length_bytes: failure.length,
+            error: failure.error,
+        }
+    }
+}
+
+impl Op {
+    /// A request that has just been admitted.
+    pub(crate) fn new(owner: Owner, request: DataRequest, now: Instant) -> Self {
+        Self {
+            owner,
+            volume: request.volume,
+            operation: request.operation,
+            step: Step::Start,
+            durability: request.durability,
+            achieved: Durability::None,
+            command: DataCommand::Plain,
+            reasons: Reasons::empty(),
+            offset: request.offset_bytes,
+            length: request.length_bytes,
+            start: request.offset_bytes,
+            end: request.offset_bytes,
+            cursor: request.offset_bytes,
+            outstanding: 0,
+            waits: 0,
+            retries: 0,
+            is_admitted: false,
+            is_queued: false,
+            holds_range: false,
+            is_watched: false,
+            waited_for_space: false,
+            needs_flush: false,
+            started: now,
+            failure: None,
+            buffer: request.buffer,
+            buffer_base: 0,
+            scratch: None,
+            allocations: SmallVec::new(),
+        }
+    }
+
+    /// Lets the commands of `step` cover `start..end`, none of them submitted yet.
+    pub(crate) fn begin(&mut self, step: Step, start: u64, end: u64) {
+        self.step = step;
+        self.start = start;
+        self.end = end;
+        self.cursor = start;
+    }
+
+    /// The end of the range asked for.
+    pub(crate) const fn range_end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// Whether every command of this step was submitted and has ended.
+    pub(crate) const fn is_step_done(&self) -> bool {
+        self.outstanding == 0 && self.cursor >= self.end && !self.is_queued
+    }
+
+    /// Notes a failed command; the first one wins. No further commands are submitted.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+        }
+        self.cursor = self.end;
+    }
+}
+
+/// Requests in progress, at most as many as were made room for.
+#[derive(Debug)]
+pub(crate) struct OpTable {
+    slots: Vec<Option<Op>>,
+    free: Vec<OpIndex>,
+}
+
+impl OpTable {
+    /// A table of `capacity` slots, at most 65536.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let free = (0..capacity)
+            .rev()
+            .map(|index| OpIndex::try_from(index).expect("a table has at most 65536 slots"))
+            .collect();
+        Self {
+            slots: std::iter::repeat_with(|| None).take(capacity).collect(),
+            free,
+        }
+    }
+
+    /// Whether a slot is free.
+    pub(crate) const fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Requests in progress.
+    pub(crate) const fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts `op` into a free slot; there must be one.
+    pub(crate) fn insert(&mut self, op: Op) -> OpIndex {
+        let index = self
+            .free
+            .pop()
+            .expect("the caller has seen that there is room");
+        self.slots[usize::from(index)] = Some(op);
+        index
+    }
+
+    /// The request in slot `index`, which is in use.
+    pub(crate) fn get(&self, index: OpIndex) -> &Op {
+        self.slots[usize::from(index)]
+            .as_ref()
+            .expect("an index names a request in progress")
+    }
+
+    /// The request in slot `index`, which is in use.
+    pub(crate) fn get_mut(&mut self, index: OpIndex) -> &mut Op {
+        self.slots[usize::from(index)]
+            .as_mut()
+            .expect("an index names a request in progress")
+    }
+
+    /// Takes the request out of slot `index`, which is in use.
+    pub(crate) fn remove(&mut self, index: OpIndex) -> Op {
+        let op = self.slots[usize::from(index)].take();
+        self.free.push(index);
+        op.expect("an index names a request in progress")
+    }
+
+    /// All requests in progress.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (OpIndex, &mut Op)> {
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(index, slot)| {
+                let index = OpIndex::try_from(index).ok()?;
+                slot.as_mut().map(|op| (index, op))
+            })
+    }
+}

@@ -1,0 +1,282 @@
+//! One core's part of the engine.
+
+use std::sync::Arc;
+
+use lode_block::BlockDevice;
+use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
+use lode_extent::{DeviceSpec, Pool, PoolState};
+use lode_units::Instant;
+
+use crate::control::{Completion, ControlError, ControlReply, ControlRequest, VolumeName};
+use crate::core::ShardCore;
+use crate::error::IoError;
+use crate::host::PoolHost;
+use crate::op::{Op, Owner};
+use crate::request::{DataCompletion, DataRequest, PoolIndex, Token};
+use crate::stats::ShardStats;
+
+/// One core's part of the engine: its pools and the requests on them.
+///
+/// Submit, poll with the present time, take completions; nothing blocks. After
+/// [`Shard::attach`] the data path allocates nothing: reads, pure overwrites and flushes live in
+/// tables made at the start.
+#[derive(Debug)]
+pub struct Shard<D> {
+    core: ShardCore,
+    pools: Vec<Option<PoolHost<D>>>,
+    is_stopping: bool,
+}
+
+impl<D: BlockDevice> Shard<D> {
+    /// A shard without pools. Allocates all memory that requests will use beside their own
+    /// buffers; `space` gives it addresses.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    pub fn new(space: &IovaSpace, preference: PagePreference) -> Result<Self, BusError> {
+        let core = ShardCore::new(space, preference)?;
+        Ok(Self {
+            core,
+            pools: Vec::new(),
+            is_stopping: false,
+        })
+    }
+
+    /// Every memory that must be mapped for a device before it is attached.
+    pub fn memories(&self) -> impl Iterator<Item = &DmaMemory> {
+        self.core.memories()
+    }
+
+    /// The figures of this shard.
+    #[must_use]
+    pub fn stats(&self) -> Arc<ShardStats> {
+        Arc::clone(&self.core.stats)
+    }
+
+    /// Attaches a pool over `devices`: `pool` has just been made for what [`device_spec`] says of
+    /// them, in the same order. It serves once [`Shard::pool_state`] says that it is ready;
+    /// polling takes it there.
+    pub fn attach(&mut self, name: &str, devices: Vec<(String, D)>, pool: Pool) -> PoolIndex {
+        let free = self.pools.iter().position(Option::is_none);
+        let position = free.unwrap_or_else(|| {
+            self.pools.push(None);
+            self.pools.len() - 1
+        });
+        let index = PoolIndex(u16::try_from(position).unwrap_or(u16::MAX));
+        let host = PoolHost::new(index, name.to_owned(), devices, pool, &self.core);
+        self.pools[position] = Some(host);
+        index
+    }
+
+    /// Whether an attached pool serves; `None` when nothing is attached there.
+    #[must_use]
+    pub fn pool_state(&self, index: PoolIndex) -> Option<&PoolState> {
+        self.host(index).map(PoolHost::state)
+    }
+
+    /// Begins to close a pool cleanly; its requests must have ended. [`Shard::detach`] takes it
+    /// off when it is closed.
+    pub fn export(&mut self, index: PoolIndex) {
+        if let Some(host) = self.host_mut(index) {
+            host.export();
+        }
+    }
+
+    /// Takes a closed or failed pool off the shard and gives its devices back; `None` while it
+    /// still has work to do.
+    pub fn detach(&mut self, index: PoolIndex) -> Option<Vec<D>> {
+        let slot = self.pools.get_mut(usize::from(index.0))?;
+        if !slot.as_ref()?.is_closed() {
+            return None;
+        }
+        slot.take().map(|host| host.into_devices(&self.core))
+    }
+
+    /// From now on new requests are refused with [`IoError::Stopping`]; those under way end.
+    pub fn stop_admitting(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Requests under way.
+    #[must_use]
+    pub fn requests_in_flight(&self) -> usize {
+        self.core.ops.in_use()
+    }
+
+    /// Whether work is under way that a poll will find: a poller that sleeps now delays it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.core.ops.in_use() > 0
+            || !self.core.out.is_empty()
+            || self.hosts().any(|host| host.in_flight() > 0)
+    }
+
+    /// The next moment at which polling has something to do although nothing completes.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.hosts().filter_map(PoolHost::next_deadline).min()
+    }
+
+    /// The devices of every pool, for their owner's own questions.
+    pub fn devices_mut(&mut self) -> impl Iterator<Item = &mut D> {
+        self.pools
+            .iter_mut()
+            .flatten()
+            .flat_map(PoolHost::devices_mut)
+    }
+
+    /// Takes a request. Its completion comes from [`Shard::poll`], also when it is refused.
+    ///
+    /// # Errors
+    /// Gives the request back when all slots are in use: the caller tries again after a
+    /// completion.
+    pub fn submit(&mut self, request: DataRequest) -> Result<(), DataRequest> {
+        if !self.core.ops.has_room() {
+            return Err(request);
+        }
+        let index = usize::from(request.volume.pool.0);
+        let durability = match self.pools.get(index) {
+            _ if self.is_stopping => Err(IoError::Stopping),
+            Some(Some(host)) => host.check(&request),
+            _ => Err(IoError::UnknownVolume),
+        };
+        match (durability, self.pools.get_mut(index)) {
+            (Ok(durability), Some(Some(host))) => {
+                let owner = Owner::Client(request.token);
+                let mut op = Op::new(owner, request, self.core.now);
+                op.durability = durability;
+                let slot = self.core.ops.insert(op);
+                host.start(slot, &mut self.core);
+            }
+            (refused, _) => {
+                let error = refused.err().unwrap_or(IoError::UnknownVolume);
+                let (token, buffer) = (request.token, request.buffer);
+                let done = DataCompletion {
+                    token,
+                    result: Err(error),
+                    buffer,
+                };
+                self.core.out.push(Completion::Data(done));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a control request. Its completion comes from [`Shard::poll`], also when it is
+    /// refused.
+    pub fn control(&mut self, token: Token, request: ControlRequest) {
+        let result = match request {
+            _ if self.is_stopping => Err(ControlError::Stopping),
+            ControlRequest::ListPools => Ok(ControlReply::Pools(
+                self.hosts().map(PoolHost::status).collect(),
+            )),
+            request => match self.find(&request) {
+                Ok(position) => {
+                    if let Some(Some(host)) = self.pools.get_mut(position) {
+                        host.control(token, request, &mut self.core);
+                    }
+                    return;
+                }
+                Err(error) => Err(error),
+            },
+        };
+        self.core.out.push(Completion::Control { token, result });
+    }
+
+    /// Looks at every device, carries on what can go on, and appends completions to
+    /// `completions`. Returns how much was found to do.
+    pub fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
+        self.core.now = now;
+        let mut found = 0;
+        for host in self.pools.iter_mut().flatten() {
+            found += host.poll(&mut self.core);
+            if host.has_deferred_work() {
+                found += host.poll_deferred(&mut self.core);
+            }
+        }
+        found += self.run_ready();
+        self.core
+            .stats
+            .requests_in_flight
+            .set(self.core.ops.in_use() as u64);
+        found += self.core.out.len();
+        completions.append(&mut self.core.out);
+        found
+    }
+
+    /// Resumes the requests whose turn it is. Bounded by those that were ready at the start:
+    /// what these make ready waits for the next poll.
+    fn run_ready(&mut self) -> usize {
+        let count = self.core.ready.len();
+        for _ in 0..count {
+            let Some(index) = self.core.ready.pop_front() else {
+                break;
+            };
+            let pool = usize::from(self.core.ops.get(index).volume.pool.0);
+            if let Some(Some(host)) = self.pools.get_mut(pool) {
+                host.resume(index, &mut self.core);
+            }
+        }
+        count
+    }
+
+    /// The position of the pool that a control request concerns.
+    fn find(&self, request: &ControlRequest) -> Result<usize, ControlError> {
+        let name = match request {
+            ControlRequest::ListPools => "",
+            ControlRequest::OpenVolume {
+                volume: VolumeName { pool, .. },
+            }
+            | ControlRequest::ResizeVolume {
+                volume: VolumeName { pool, .. },
+                ..
+            }
+            | ControlRequest::DeleteVolume {
+                volume: VolumeName { pool, .. },
+                ..
+            }
+            | ControlRequest::CreateVolume { pool, .. }
+            | ControlRequest::ListVolumes { pool, .. } => pool,
+            ControlRequest::ListExtents { volume, .. } => return Ok(usize::from(volume.pool.0)),
+        };
+        let count = self.hosts().count();
+        if name.is_empty() {
+            let only = self
+                .pools
+                .iter()
+                .position(Option::is_some)
+                .filter(|_| count == 1);
+            return only.ok_or(ControlError::PoolNotNamed { count });
+        }
+        let is_named = |host: &PoolHost<D>| host.name() == name;
+        self.pools
+            .iter()
+            .position(|slot| slot.as_ref().is_some_and(is_named))
+            .ok_or_else(|| ControlError::UnknownPool {
+                name: name.to_owned(),
+            })
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &PoolHost<D>> {
+        self.pools.iter().flatten()
+    }
+
+    fn host(&self, index: PoolIndex) -> Option<&PoolHost<D>> {
+        self.pools.get(usize::from(index.0))?.as_ref()
+    }
+
+    fn host_mut(&mut self, index: PoolIndex) -> Option<&mut PoolHost<D>> {
+        self.pools.get_mut(usize::from(index.0))?.as_mut()
+    }
+}
+
+/// What a pool has to know of a device.
+#[must_use]
+pub fn device_spec<D: BlockDevice>(device: &D) -> DeviceSpec {
+    let geometry = device.geometry();
+    DeviceSpec {
+        size_bytes: geometry.capacity_bytes(),
+        has_volatile_cache: geometry.has_volatile_cache(),
+        supports_fua: geometry.supports_write_through,
+    }
+}
