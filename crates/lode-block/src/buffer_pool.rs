@@ -84,6 +84,12 @@ impl BufferPool {
             .any(|class| class.length_bytes >= length_bytes && !class.free.is_empty())
     }
 
+    /// The length of the longest buffers, in bytes; 0 when there is no class.
+    #[must_use]
+    pub fn length_max_bytes(&self) -> usize {
+        self.classes.last().map_or(0, |class| class.length_bytes)
+    }
+
     /// How many buffers are out at the moment.
     #[must_use]
     pub fn lent(&self) -> usize {

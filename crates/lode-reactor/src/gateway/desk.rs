@@ -1,0 +1,324 @@
+//! The gateway's state on one core, shared by the tasks of that core and its poller.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use lode_block::BufferPool;
+use lode_bus::DmaBuffer;
+use lode_engine::{
+    Completion, ControlError, ControlReply, ControlRequest, DataCompletion, DataRequest, Token,
+};
+use lode_units::limits::CORE_REQUESTS_MAX;
+use lode_units::{Clock, CoreId, Instant, MonotonicClock};
+
+use crate::gateway::buffers::Buffers;
+use crate::gateway::error::RefuseReason;
+use crate::gateway::session::Sessions;
+use crate::gateway::slots::{Delivery, Owner, SlotKey, Slots};
+use crate::hosted::Hosted;
+use crate::stats::CoreStats;
+
+/// The most requests that wait at the gateway or are in the host.
+pub const REQUESTS_MAX: usize = 2 * CORE_REQUESTS_MAX;
+
+/// The most callers that wait for a buffer.
+pub const BUFFER_WAITS_MAX: usize = 1024;
+
+/// The most sessions open at once on a core.
+pub const SESSIONS_MAX: usize = 1024;
+
+/// An answer as the host gave it.
+#[derive(Debug)]
+pub(super) enum RawAnswer {
+    Data(DataCompletion),
+    Control(Result<ControlReply, ControlError>),
+}
+
+/// The gateway of one core.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    core: CoreId,
+    clock: MonotonicClock,
+    stats: Arc<CoreStats>,
+    state: RefCell<State>,
+    poller: RefCell<Option<Waker>>,
+    woken_at: Cell<Option<Instant>>,
+    is_stopping: Cell<bool>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) slots: Slots,
+    pub(super) sessions: Sessions,
+    pub(super) buffers: Buffers,
+    data: VecDeque<DataRequest>,
+    control: VecDeque<(Token, ControlRequest)>,
+}
+
+thread_local! {
+    static DESK: RefCell<Option<Rc<Desk>>> = const { RefCell::new(None) };
+}
+
+impl Desk {
+    /// Opens the gateway of this thread.
+    pub(crate) fn open(
+        core: CoreId,
+        clock: MonotonicClock,
+        pool: BufferPool,
+        stats: Arc<CoreStats>,
+    ) -> Rc<Self> {
+        let desk = Rc::new(Self {
+            core,
+            clock,
+            stats,
+            state: RefCell::new(State {
+                slots: Slots::new(REQUESTS_MAX_U32),
+                sessions: Sessions::new(SESSIONS_MAX_U32),
+                buffers: Buffers::new(pool, BUFFER_WAITS_MAX_U32),
+                data: VecDeque::with_capacity(REQUESTS_MAX),
+                control: VecDeque::with_capacity(REQUESTS_MAX),
+            }),
+            poller: RefCell::new(None),
+            woken_at: Cell::new(None),
+            is_stopping: Cell::new(false),
+        });
+        DESK.set(Some(Rc::clone(&desk)));
+        desk
+    }
+
+    /// Closes the gateway of this thread: whatever still holds a buffer keeps it to itself.
+    pub(crate) fn close() {
+        drop(DESK.take());
+    }
+
+    /// The gateway of this thread, if it is a core.
+    pub(super) fn here() -> Option<Rc<Self>> {
+        DESK.try_with(|desk| desk.try_borrow().ok()?.clone())
+            .ok()
+            .flatten()
+    }
+
+    /// The gateway of this thread.
+    ///
+    /// # Panics
+    /// When this thread is no core.
+    pub(super) fn current() -> Rc<Self> {
+        Self::here().expect("the gateway is used on the thread of a core")
+    }
+
+    /// The gateway of core `core`.
+    ///
+    /// # Panics
+    /// When this thread is not that core.
+    pub(super) fn of(core: CoreId) -> Rc<Self> {
+        let desk = Self::current();
+        assert!(
+            desk.core == core,
+            "what was begun on core {core} was continued on core {}",
+            desk.core
+        );
+        desk
+    }
+
+    pub(super) const fn core(&self) -> CoreId {
+        self.core
+    }
+
+    pub(super) fn stats(&self) -> &CoreStats {
+        &self.stats
+    }
+
+    /// Runs `action` on the state. It must not run foreign code (wakers, destructors of buffers).
+    pub(super) fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
+        action(&mut self.state.borrow_mut())
+    }
+
+    /// Queues a data request.
+    pub(super) fn submit(
+        &self,
+        mut request: DataRequest,
+        owner: Owner,
+    ) -> Result<SlotKey, (RefuseReason, DataRequest)> {
+        match self.admit(owner) {
+            Ok(key) => {
+                request.token = key.token();
+                self.with(|state| state.data.push_back(request));
+                self.wake_poller();
+                Ok(key)
+            }
+            Err(reason) => Err((reason, request)),
+        }
+    }
+
+    /// Queues a control request.
+    pub(super) fn control(
+        &self,
+        request: ControlRequest,
+    ) -> Result<SlotKey, (RefuseReason, ControlRequest)> {
+        match self.admit(Owner::Future) {
+            Ok(key) => {
+                self.with(|state| state.control.push_back((key.token(), request)));
+                self.wake_poller();
+                Ok(key)
+            }
+            Err(reason) => Err((reason, request)),
+        }
+    }
+
+    fn admit(&self, owner: Owner) -> Result<SlotKey, RefuseReason> {
+        if self.is_stopping.get() {
+            return Err(RefuseReason::Stopping);
+        }
+        self.with(|state| state.slots.take(owner)).ok_or_else(|| {
+            self.stats.requests_refused.increment();
+            RefuseReason::Full {
+                requests_max: REQUESTS_MAX,
+            }
+        })
+    }
+
+    /// Hands queued requests to `hosted` until it is full or none is left. Returns how many.
+    pub(crate) fn feed<H: Hosted>(&self, hosted: &mut H) -> usize {
+        let mut state = self.state.borrow_mut();
+        let mut fed = 0;
+        while let Some((token, request)) = state.control.pop_front() {
+            if let Err(request) = hosted.control(token, request) {
+                state.control.push_front((token, request));
+                break;
+            }
+            fed += 1;
+        }
+        while let Some(request) = state.data.pop_front() {
+            if let Err(request) = hosted.submit(request) {
+                state.data.push_front(request);
+                break;
+            }
+            fed += 1;
+        }
+        let waiting = state.data.len() + state.control.len();
+        self.stats.requests_waiting.set(waiting as u64);
+        self.stats.requests.set(state.slots.used() as u64);
+        fed
+    }
+
+    /// Whether requests wait for the host.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.with(|state| !state.data.is_empty() || !state.control.is_empty())
+    }
+
+    /// Requests that are not answered yet, or whose answer nobody has fetched.
+    pub(crate) fn requests(&self) -> usize {
+        self.with(|state| state.slots.used())
+    }
+
+    /// Gives a completion to whoever waits for it.
+    pub(crate) fn deliver(&self, completion: Completion) {
+        let (token, answer) = match completion {
+            Completion::Data(data) => (data.token, RawAnswer::Data(data)),
+            Completion::Control { token, result } => (token, RawAnswer::Control(result)),
+        };
+        let waker = self.with(
+            |state| match state.slots.answer(SlotKey::of_token(token), answer) {
+                Delivery::Kept(waker) => waker,
+                Delivery::Session {
+                    session,
+                    mark,
+                    answer,
+                } => state.deliver_to_session(session, mark, answer),
+                Delivery::Unwanted(answer) => {
+                    state.discard(answer);
+                    None
+                }
+            },
+        );
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.grant_buffers();
+    }
+
+    /// Takes a buffer back and serves who waits for one.
+    pub(super) fn give_back(&self, buffer: DmaBuffer) {
+        self.with(|state| state.buffers.give_back(buffer));
+        self.grant_buffers();
+    }
+
+    /// Serves those who wait for a buffer, as far as there are any.
+    pub(super) fn grant_buffers(&self) {
+        while let Some(waker) = self.with(|state| state.buffers.grant()) {
+            waker.wake();
+        }
+        self.with(|state| self.stats.buffers_lent.set(state.buffers.lent() as u64));
+    }
+
+    /// Refuses requests from now on; those under way go on.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.set(true);
+        self.wake_poller();
+    }
+
+    /// Whether the core is stopping.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.get()
+    }
+
+    /// Ends the poller's sleep, if it sleeps.
+    pub(crate) fn wake_poller(&self) {
+        if let Some(waker) = self.poller.take() {
+            self.woken_at.set(Some(self.clock.now()));
+            waker.wake();
+        }
+    }
+
+    /// The poller leaves its waker before it sleeps.
+    pub(crate) fn set_poller(&self, waker: Waker) {
+        self.poller.replace(Some(waker));
+    }
+
+    /// The poller has woken: since when it should have, if one of this core's tasks woke it.
+    pub(crate) fn clear_poller(&self) -> Option<Instant> {
+        self.poller.replace(None);
+        self.woken_at.take()
+    }
+}
+
+impl State {
+    fn deliver_to_session(
+        &mut self,
+        session: SlotKey,
+        mark: u64,
+        answer: RawAnswer,
+    ) -> Option<Waker> {
+        let RawAnswer::Data(data) = answer else {
+            unreachable!("a session submits data requests only");
+        };
+        match self.sessions.deliver(session, mark, data) {
+            Ok(waker) => waker,
+            Err(unwanted) => {
+                self.discard(RawAnswer::Data(unwanted));
+                None
+            }
+        }
+    }
+
+    /// Drops an answer that nobody wants; its buffer goes back to the pool.
+    pub(super) fn discard(&mut self, answer: RawAnswer) {
+        if let RawAnswer::Data(DataCompletion {
+            buffer: Some(buffer),
+            ..
+        }) = answer
+        {
+            self.buffers.give_back(buffer);
+        }
+    }
+}
+
+const REQUESTS_MAX_U32: u32 = 2 * 4096;
+const BUFFER_WAITS_MAX_U32: u32 = 1024;
+const SESSIONS_MAX_U32: u32 = 1024;
+const _: () = assert!(REQUESTS_MAX_U32 as usize == REQUESTS_MAX);
+const _: () = assert!(BUFFER_WAITS_MAX_U32 as usize == BUFFER_WAITS_MAX);
+const _: () = assert!(SESSIONS_MAX_U32 as usize == SESSIONS_MAX);
