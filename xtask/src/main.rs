@@ -12,6 +12,7 @@
 
 mod bench;
 mod check;
+mod demo;
 mod layers;
 mod process;
 mod test;
@@ -41,6 +42,8 @@ enum Task {
     Test,
     /// The house rules alone.
     Tidy,
+    /// Import a real file system, kill the daemon, recover, export, compare.
+    Demo,
     /// Run the benchmarks (release build), all or those named.
     Bench {
         /// Benchmark binaries to run; all of them when none is named.
@@ -67,6 +70,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Check => check::run(&workspace),
         Task::Test => test::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::Demo => demo::run(&workspace),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }
 }

@@ -1,0 +1,136 @@
+//! What is shipped in `deploy/` is what the tools it is meant for accept.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use lode_tests::program;
+
+fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy")
+        .join(path)
+}
+
+fn text_of(path: &str) -> String {
+    std::fs::read_to_string(shipped(path)).expect("the file is shipped")
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the program is installed")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The values of `key` in a unit file.
+fn values<'text>(unit: &'text str, key: &str) -> Vec<&'text str> {
+    unit.lines()
+        .filter_map(|line| line.split_once('='))
+        .filter(|(name, _)| *name == key)
+        .map(|(_, value)| value)
+        .collect()
+}
+
+#[test]
+fn the_daemon_accepts_the_example_configuration_and_not_one_with_a_stray_key() {
+    let checked = run(Command::new(program("lodestored"))
+        .args(["--check-config", "--config"])
+        .arg(shipped("lodestored.toml")));
+    assert!(checked.status.success(), "{}", said(&checked));
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stray = folder.path().join("stray.toml");
+    let text = text_of("lodestored.toml").replace("[server]", "[server]\nstray_key = 1");
+    std::fs::write(&stray, text).expect("the folder takes a file");
+    let checked = run(Command::new(program("lodestored"))
+        .args(["--check-config", "--config"])
+        .arg(&stray));
+    assert!(!checked.status.success());
+    assert!(said(&checked).contains("stray_key"), "{}", said(&checked));
+}
+
+#[test]
+fn the_example_configuration_parses_with_its_comments_taken_away() {
+    // Each commented key is a real one: `# key = value` becomes `key = value`.
+    let text: String = text_of("lodestored.toml")
+        .lines()
+        .map(|line| {
+            let key = line.strip_prefix("# ").filter(|rest| is_setting(rest));
+            format!("{}\n", key.unwrap_or(line))
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("all.toml");
+    std::fs::write(&path, text).expect("the folder takes a file");
+    let checked = run(Command::new(program("lodestored"))
+        .args(["--check-config", "--config"])
+        .arg(&path));
+    assert!(checked.status.success(), "{}", said(&checked));
+}
+
+fn is_setting(line: &str) -> bool {
+    line.split_once(" = ")
+        .is_some_and(|(key, _)| !key.is_empty() && !key.contains(' '))
+}
+
+#[test]
+fn systemd_accepts_the_unit() {
+    let unit = text_of("systemd/lodestored.service");
+    // systemd wants the program to exist; everything else is judged as shipped.
+    let installed = "/usr/local/bin/lodestored";
+    let built = program("lodestored");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("lodestored.service");
+    std::fs::write(&path, unit.replace(installed, &built.display().to_string()))
+        .expect("the folder takes a file");
+    let Ok(verified) = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&path)
+        .output()
+    else {
+        // A machine without systemd: the shape is all that can be judged.
+        assert!(
+            values(&unit, "ExecStart")
+                .iter()
+                .all(|value| value.starts_with('/'))
+        );
+        return;
+    };
+    assert!(
+        verified.status.success() && said(&verified).is_empty(),
+        "{}",
+        said(&verified)
+    );
+}
+
+#[test]
+fn the_unit_waits_for_readiness_watches_the_daemon_and_lets_it_lock_memory() {
+    let unit = text_of("systemd/lodestored.service");
+    assert_eq!(values(&unit, "Type"), ["notify"]);
+    assert_eq!(values(&unit, "LimitMEMLOCK"), ["infinity"]);
+    assert_eq!(values(&unit, "WatchdogSec").len(), 1);
+    assert_eq!(values(&unit, "NoNewPrivileges"), ["yes"]);
+    // The unit's state folder is where the example configuration puts the pool.
+    assert_eq!(values(&unit, "StateDirectory"), ["lodestore"]);
+    assert!(text_of("lodestored.toml").contains("file:/var/lib/lodestore/"));
+}
+
+#[test]
+fn prometheus_accepts_the_scrape_configuration_and_the_rules() {
+    let checked = run(Command::new("promtool")
+        .args(["check", "config"])
+        .arg(shipped("prometheus/prometheus.yml")));
+    assert!(checked.status.success(), "{}", said(&checked));
+    let checked = run(Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(shipped("prometheus/rules.yml")));
+    assert!(checked.status.success(), "{}", said(&checked));
+}
+
+#[test]
+fn the_scrape_configuration_asks_where_the_example_configuration_serves() {
+    let address = "127.0.0.1:9464";
+    assert!(text_of("prometheus/prometheus.yml").contains(address));
+    assert!(text_of("lodestored.toml").contains(&format!("http = \"{address}\"")));
+}

@@ -1,0 +1,136 @@
+//! What operators and their tools see.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use bytes::Bytes;
+use lode_api::v1::{Durability, GetInfoRequest, ReadRequest, WriteRequest};
+use lode_tests::{Daemon, Site, http};
+use lode_units::limits::{IO_LENGTH_MAX_BYTES, VOLUME_SIZE_MAX_BYTES};
+use prost::Message;
+
+async fn work(daemon: &Daemon) {
+    daemon.create_volume("busy", 8 << 20).await;
+    let mut blocks = daemon.blocks().await;
+    for _ in 0..3 {
+        let write = WriteRequest {
+            volume: "busy".to_owned(),
+            data: Bytes::from(vec![1; 4096]),
+            durability: Durability::Data.into(),
+            ..WriteRequest::default()
+        };
+        blocks.write(write).await.expect("the write");
+        let read = ReadRequest {
+            volume: "busy".to_owned(),
+            length_bytes: 4096,
+            ..ReadRequest::default()
+        };
+        blocks.read(read).await.expect("the read");
+    }
+}
+
+#[tokio::test]
+async fn promtool_has_nothing_to_say_about_the_metrics() {
+    let daemon = Site::new().start();
+    work(&daemon).await;
+    let answer = http::get(daemon.http(), "/metrics");
+    assert_eq!(answer.status, 200);
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed by cargo xtask test");
+    promtool
+        .stdin
+        .take()
+        .expect("a pipe was asked for")
+        .write_all(answer.body.as_bytes())
+        .expect("promtool reads all");
+    let said = promtool.wait_with_output().expect("promtool ends");
+    let text =
+        String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success() && text.is_empty(), "{text}");
+}
+
+#[tokio::test]
+async fn the_metrics_count_the_routes_of_completions() {
+    let daemon = Site::new().start();
+    work(&daemon).await;
+    let body = http::get(daemon.http(), "/metrics").body;
+    let routes: f64 = body
+        .lines()
+        .filter(|line| !line.starts_with('#') && line.contains("completions_total{"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum();
+    assert!(routes >= 6.0, "six requests were completed: {body}");
+    assert!(body.contains("route=\"inline\""), "{body}");
+}
+
+#[tokio::test]
+async fn the_probes_answer_and_an_unknown_page_does_not() {
+    let daemon = Site::new().start();
+    assert_eq!(http::get(daemon.http(), "/healthz").status, 200);
+    assert_eq!(http::get(daemon.http(), "/readyz").status, 200);
+    assert_eq!(http::get(daemon.http(), "/no-such-page").status, 404);
+    assert_eq!(
+        http::request(daemon.http(), "DELETE", "/metrics").status,
+        405
+    );
+}
+
+#[tokio::test]
+async fn the_advertised_limits_are_those_of_the_code() {
+    let daemon = Site::new().start();
+    let info = daemon
+        .info()
+        .await
+        .get_info(GetInfoRequest::default())
+        .await;
+    let info = info.expect("the description").into_inner();
+    assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(info.emulated_device_count, 1);
+    let limits = info.limits.expect("the description holds the limits");
+    assert_eq!(limits.io_length_max_bytes, IO_LENGTH_MAX_BYTES);
+    assert_eq!(limits.volume_size_max_bytes, VOLUME_SIZE_MAX_BYTES);
+    assert_eq!(limits.block_sizes_bytes, [512, 4096]);
+}
+
+/// `grpc.health.v1.HealthCheckRequest`: the name of a service; empty for the whole server.
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`: 1 is serving.
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+#[tokio::test]
+async fn the_standard_health_service_says_serving() {
+    let daemon = Site::new().start();
+    let mut grpc = tonic::client::Grpc::new(daemon.connect().await);
+    for service in ["", "lodestore.v1.BlockService"] {
+        grpc.ready().await.expect("the daemon is there");
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let answer: HealthCheckResponse = grpc
+            .unary(
+                tonic::Request::new(request),
+                tonic::codegen::http::uri::PathAndQuery::from_static(
+                    "/grpc.health.v1.Health/Check",
+                ),
+                lode_api::codec::BulkCodec::default(),
+            )
+            .await
+            .expect("the health service answers")
+            .into_inner();
+        assert_eq!(answer.status, 1, "service {service:?}");
+    }
+}
