@@ -11,13 +11,19 @@ impl Durability {
     ///
     /// # Errors
     /// When the number is none of the enum's.
-    pub fn requested(number: i32, field: &str) -> Result<Option<BlockDurability>, ErrorDetail> {
+    pub fn requested(
+        number: i32,
+        field: &str,
+    ) -> Result<Option<BlockDurability>, Box<ErrorDetail>> {
         match Self::try_from(number) {
             Ok(Self::Unspecified) => Ok(None),
             Ok(Self::None) => Ok(Some(BlockDurability::None)),
             Ok(Self::Data) => Ok(Some(BlockDurability::Data)),
             Ok(Self::Full) => Ok(Some(BlockDurability::Full)),
-            Err(_) => Err(ErrorDetail::new(ErrorReason::InvalidField).with_field(field)),
+            Err(_) => {
+                let detail = ErrorDetail::new(ErrorReason::InvalidField).with_field(field);
+                Err(Box::new(detail))
+            }
         }
     }
 }
@@ -54,7 +60,10 @@ mod tests {
             BlockDurability::Full,
         ] {
             let wire = Durability::from(level);
-            assert_eq!(Durability::requested(wire.into(), "durability"), Ok(Some(level)));
+            assert_eq!(
+                Durability::requested(wire.into(), "durability"),
+                Ok(Some(level))
+            );
         }
     }
 

@@ -1,17 +1,21 @@
-//! The gRPC API of Lodestore: the types generated from `proto/`, and how errors and limits cross
-//! the wire.
+//! The gRPC API of Lodestore: the types generated from `proto/`, how errors and limits cross the
+//! wire, and the client library.
 //!
 //! Owns: [`v1`], the generated messages, clients and server traits; [`FILE_DESCRIPTOR_SET`], for
 //! reflection; [`codec`], the codec that both sides use; [`ErrorDetail`](v1::ErrorDetail) and
-//! the one table from reason to gRPC code.
+//! the one table from reason to gRPC code; [`client`], the client library.
 //!
 //! Payloads are [`bytes::Bytes`]; a message is copied once on its way in and once on its way out.
 
+pub mod client;
 pub mod codec;
 mod convert;
 mod error;
 pub mod limits;
+#[cfg(feature = "memory-server")]
+pub mod memory_server;
 
+pub use client::Client;
 pub use error::status_with_detail;
 
 /// The messages, clients and server traits of package `lodestore.v1`.
