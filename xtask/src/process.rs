@@ -36,10 +36,10 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("output of `{shown}`"))
 }
 
-/// Whether `program` can be started and answers `argument` with success.
-pub(crate) fn answers(program: &str, argument: &str) -> bool {
+/// Whether `program` can be started and succeeds; its output is dropped.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
-        .arg(argument)
+        .args(arguments)
         .output()
         .is_ok_and(|output| output.status.success())
 }
@@ -65,8 +65,9 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_does_not_answer() {
-        assert!(!answers("lodestore-no-such-program", "--version"));
-        assert!(answers("true", "--version"));
+    fn a_missing_program_does_not_succeed() {
+        assert!(!succeeds("lodestore-no-such-program", &["--version"]));
+        assert!(!succeeds("false", &[]));
+        assert!(succeeds("true", &[]));
     }
 }

@@ -133,8 +133,7 @@ impl Block {
                 Some(sequence) => oldest = oldest.min(sequence),
                 None => {
                     return Some(format!(
-                        "block {index}, sector {sector}: {found:?}, durable {}, issued {}, zeros {:?}",
-                        self.durable, self.issued, self.zeros
+                        "block {index}, sector {sector}: {found:?}, but {self:?}"
                     ));
                 }
             }

@@ -26,7 +26,7 @@ impl Buf {
         let prefix = workspace.target.join("buf");
         let program = prefix.join("node_modules/.bin/buf");
         if !program.exists() {
-            if !process::answers("npm", "--version") {
+            if !process::succeeds("npm", &["--version"]) {
                 return Ok(None);
             }
             process::run(

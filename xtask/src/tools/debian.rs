@@ -42,6 +42,10 @@ pub(crate) fn install_debian_packages() -> Result<()> {
         .map(|program| program.package)
         .collect();
     packages.dedup();
+    // Debian's Python can make no environment without this package.
+    if !process::succeeds("python3", &["-c", "import ensurepip"]) {
+        packages.push("python3-venv");
+    }
     if packages.is_empty() {
         return Ok(());
     }

@@ -13,7 +13,7 @@ const VERSION: &str = "0.9.143";
 /// # Errors
 /// When the build fails.
 pub(crate) fn install_nextest(workspace: &Workspace) -> Result<()> {
-    if process::answers("cargo-nextest", "--version") {
+    if process::succeeds("cargo-nextest", &["--version"]) {
         return Ok(());
     }
     process::run(workspace.cargo().args([

@@ -27,7 +27,7 @@ impl Python {
         let installed = directory.join("installed-requirements.txt");
         if !program.exists() {
             ensure!(
-                process::answers("python3", "--version"),
+                process::succeeds("python3", &["--version"]),
                 "python3 is missing; on Debian: apt-get install python3 python3-venv"
             );
             process::run(Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
