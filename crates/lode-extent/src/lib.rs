@@ -11,21 +11,32 @@
 //! the caller gave to [`Pool::create`] or [`Pool::import`], whatever their order in the pool.
 
 mod allocation;
+mod catalog;
+mod check;
+mod core;
 mod error;
+mod extent;
+mod format;
 mod io;
+mod io_queue;
+mod journal;
 mod load;
 mod piece;
 mod pool;
+#[cfg(test)]
+mod sim;
 mod space;
+mod tree;
 mod types;
 mod volume;
 
 pub use allocation::{AllocatedRun, Allocation};
+pub use check::{CheckReport, LoadCursor, Violation};
 pub use error::{ExtentError, IoFailure, IoOperation, LookupError};
 pub use io::{DeviceSpec, METADATA_IO_BLOCKS_MAX, MetadataIo, MetadataOp};
 pub use load::Missing;
 pub use piece::{Piece, PieceFlags, PieceKind};
-pub use pool::Pool;
+pub use pool::{ALLOCATION_BLOCKS_MAX, Pool};
 pub use types::{IoId, LogicalBlock, PoolBlock, RequestId, Ticket, VolumeId};
 pub use volume::{
     Counters, ExistingPool, PoolSpec, PoolState, SyncAttribute, Unmapped, Usage, VOLUMES_MAX,

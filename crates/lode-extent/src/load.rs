@@ -1,5 +1,6 @@
 //! What is not in memory yet.
 
+use crate::space::SpaceNode;
 use crate::types::VolumeId;
 
 /// A metadata block that has to be read before an operation can go on. Opaque: hand it to
@@ -12,6 +13,10 @@ pub struct Missing(pub(crate) MissingBlock);
 pub(crate) enum MissingBlock {
     /// A node of a volume's extent map, on the way to `key`.
     Map { volume: VolumeId, key: u64 },
+    /// A node of the object table.
+    Objects { key: u64 },
+    /// A node of the request table.
+    Requests { key: u64 },
     /// A block of the space map.
-    Space(crate::space::SpaceNode),
+    Space(SpaceNode),
 }

@@ -1,49 +1,99 @@
-//! The pool's state machine.
+//! The pool's state machine: what callers see, and how outcomes find their way.
+
+mod api;
+mod background;
+mod checkpoint;
+mod commit;
+mod load;
+mod map;
+mod probe;
+mod publish;
+mod start;
+mod volumes;
+
+pub use map::ALLOCATION_BLOCKS_MAX;
 
 use lode_units::{DeviceIndex, Random};
-use smallvec::SmallVec;
 
-use crate::allocation::Allocation;
-use crate::error::{ExtentError, IoFailure, LookupError};
+use crate::core::Core;
+use crate::error::{ExtentError, IoFailure};
 use crate::io::{DeviceSpec, MetadataIo};
-use crate::load::Missing;
-use crate::piece::Piece;
-use crate::types::{IoId, LogicalBlock, PoolBlock, RequestId, Ticket, VolumeId};
-use crate::volume::{Counters, PoolSpec, PoolState, Unmapped, Usage, VolumeInfo, VolumeSpec};
+use crate::io_queue::{InFlight, IoQueue, Purpose};
+use crate::pool::checkpoint::Checkpoint;
+use crate::pool::publish::Publish;
+use crate::pool::start::Start;
+use crate::types::IoId;
+use crate::volume::{Counters, PoolSpec, PoolState};
 
 /// One pool: its space, its volumes' maps, and the journal that makes their changes durable.
+///
+/// Lives on one thread. The caller pumps it: [`next_io`](Self::next_io) until it gives `None`,
+/// after each call that changes the pool and after each [`complete_io`](Self::complete_io).
+/// Nothing here blocks. `lookup` does not allocate unless its answer has more than four pieces;
+/// calls that change the pool may.
 #[derive(Debug)]
 pub struct Pool {
     state: PoolState,
+    /// In the caller's order.
+    devices: Vec<DeviceSpec>,
+    /// The caller's position of each device of the pool, in pool order.
+    caller_position: Vec<usize>,
+    io: IoQueue,
+    core: Option<Box<Core>>,
+    start: Option<Start>,
+    checkpoint: Checkpoint,
+    publish: Option<Publish>,
+    is_checkpoint_wanted: bool,
     counters: Counters,
+    #[cfg(test)]
+    pub(crate) fault: Option<Fault>,
 }
 
 impl Pool {
-    /// Begins to make a pool on `devices`, in pool order.
+    /// Begins to make a pool on `devices`, in pool order. Ready once the format is durable.
     ///
     /// # Errors
-    /// What [`ExtentError`] says of names, device counts and sizes.
+    /// A name, a device count or a device size that the format cannot hold. Devices that hold a
+    /// pool are found later: the state becomes [`PoolState::Failed`] with
+    /// [`ExtentError::HoldsPool`].
     pub fn create(
         spec: PoolSpec,
         devices: &[DeviceSpec],
         random: &mut dyn Random,
         unix_seconds: u64,
     ) -> Result<Self, ExtentError> {
-        let _unused = (spec, devices, random, unix_seconds);
-        Ok(Self::starting())
+        let start = Start::create(spec, devices, random, unix_seconds)?;
+        let mut pool = Self::starting(devices);
+        pool.probe(start);
+        Ok(pool)
     }
 
-    /// Begins to open the pool on `devices`, given in any order.
+    /// Begins to open the pool on `devices`, given in any order. Ready after recovery; whatever
+    /// is wrong with the devices shows in [`state`](Self::state).
     #[must_use]
     pub fn import(devices: &[DeviceSpec]) -> Self {
-        let _unused = devices;
-        Self::starting()
+        let mut pool = Self::starting(devices);
+        match Start::import(devices) {
+            Ok(start) => pool.probe(start),
+            Err(error) => pool.fail(error),
+        }
+        pool
     }
 
-    fn starting() -> Self {
+    fn starting(devices: &[DeviceSpec]) -> Self {
         Self {
             state: PoolState::Starting,
+            devices: devices.to_vec(),
+            caller_position: Vec::new(),
+            io: IoQueue::default(),
+            core: None,
+            start: None,
+            checkpoint: Checkpoint::Idle,
+            publish: None,
+            is_checkpoint_wanted: false,
             counters: Counters::default(),
+            #[cfg(test)]
+            fault: None,
         }
     }
 
@@ -53,181 +103,155 @@ impl Pool {
         &self.state
     }
 
-    /// The next device operation that the pool wants, until `None`: ask again after each call
-    /// that changes the pool and after each completion.
+    /// The next device operation that the pool wants; `None` when it waits for outcomes or for
+    /// calls.
     pub fn next_io(&mut self) -> Option<MetadataIo> {
-        None
+        if let Some(io) = self.io.next() {
+            return Some(io);
+        }
+        self.drive();
+        self.io.next()
     }
 
     /// Takes the outcome of an operation: the bytes of a read, `None` for a write or flush.
+    ///
+    /// # Panics
+    /// When a read completes without exactly the bytes that it asked for.
     pub fn complete_io(&mut self, id: IoId, outcome: Result<Option<&[u8]>, IoFailure>) {
-        let _unused = (id, outcome);
+        let Some(io) = self.io.complete(id) else {
+            return;
+        };
+        match io.purpose {
+            Purpose::Probe => self.probed(io, bytes(io, outcome)),
+            Purpose::Load { what, block } => self.loaded(io, what, block, bytes(io, outcome)),
+            Purpose::Journal { sequence } => self.journal_read(io, sequence, bytes(io, outcome)),
+            Purpose::Commit => self.commit_done(io, outcome.map(|_none| ())),
+            Purpose::Checkpoint => self.checkpoint_written(io, outcome.map(|_none| ())),
+            Purpose::PublishFlush => self.publish_flushed(io, outcome.map(|_none| ())),
+            Purpose::PublishCopy => self.publish_copied(io, outcome.map(|_none| ())),
+        }
     }
 
-    /// Makes a volume.
-    ///
-    /// # Errors
-    /// [`ExtentError::AlreadyExists`] unless the same request made the same volume.
-    pub fn create_volume(
-        &mut self,
-        spec: &VolumeSpec,
-        request: Option<&RequestId>,
-    ) -> Result<(VolumeId, Ticket), ExtentError> {
-        let _unused = (spec, request);
-        Err(ExtentError::NotReady)
+    /// Lets every part of the machine do what it can.
+    fn drive(&mut self) {
+        match self.state {
+            PoolState::Starting => self.drive_start(),
+            PoolState::Ready | PoolState::Exporting => {
+                self.drive_background();
+                self.drive_commit();
+                self.drive_checkpoint();
+            }
+            PoolState::Exported | PoolState::Failed(_) => {}
+        }
     }
 
-    /// Changes a volume's size.
-    ///
-    /// # Errors
-    /// See [`ExtentError`].
-    pub fn resize_volume(
-        &mut self,
-        volume: VolumeId,
-        new_size_bytes: u64,
-    ) -> Result<Ticket, ExtentError> {
-        let _unused = (volume, new_size_bytes);
-        Err(ExtentError::NotReady)
+    /// Becomes read-only: what is durable stays so.
+    fn fail(&mut self, error: ExtentError) {
+        if !matches!(self.state, PoolState::Failed(_)) {
+            self.state = PoolState::Failed(error);
+            self.io.keep_loads_only();
+        }
     }
 
-    /// Deletes a volume.
-    ///
-    /// # Errors
-    /// See [`ExtentError`].
-    pub fn delete_volume(
-        &mut self,
-        volume: VolumeId,
-        request: Option<&RequestId>,
-    ) -> Result<Ticket, ExtentError> {
-        let _unused = (volume, request);
-        Err(ExtentError::NotReady)
+    fn fail_io(&mut self, io: InFlight, source: IoFailure) {
+        self.fail(ExtentError::Io {
+            operation: io.operation,
+            device: device_index(io.device),
+            block: io.block,
+            source,
+        });
     }
 
-    /// A volume by its id.
-    #[must_use]
-    pub fn volume(&self, volume: VolumeId) -> Option<VolumeInfo> {
-        let _unused = volume;
-        None
+    /// The core of a pool whose state is complete.
+    pub(crate) fn checked_core(&self) -> Option<&Core> {
+        let is_complete = self.state != PoolState::Starting;
+        self.core.as_deref().filter(|_| is_complete)
     }
 
-    /// A volume by its name.
-    #[must_use]
-    pub fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
-        let _unused = name;
-        None
+    pub(crate) fn checked_core_mut(&mut self) -> Option<&mut Core> {
+        let is_complete = self.state != PoolState::Starting;
+        self.core.as_deref_mut().filter(|_| is_complete)
     }
 
-    /// At most `limit` volumes in the order of their names, those after `after` in that order.
-    #[must_use]
-    pub fn volumes(&self, after: Option<&str>, limit: usize) -> Vec<VolumeInfo> {
-        let _unused = (after, limit);
-        Vec::new()
+    /// The core of a pool that has one.
+    fn core_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("the pool was found")
     }
 
-    /// A number that grows with each change of the volume's mapping.
-    #[must_use]
-    pub fn mapping_sequence(&self, volume: VolumeId) -> Option<u64> {
-        let _unused = volume;
-        None
+    /// The core, in a pool that takes changes.
+    fn ready(&mut self) -> Result<&mut Core, ExtentError> {
+        match self.state {
+            PoolState::Ready => Ok(self.core_mut()),
+            PoolState::Starting => Err(ExtentError::NotReady),
+            PoolState::Exporting | PoolState::Exported => Err(ExtentError::Exported),
+            PoolState::Failed(_) => Err(ExtentError::ReadOnly),
+        }
+    }
+}
+
+/// A rule that a test has the pool break, to see that breaking it is noticed.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Transactions are written without flushing their data first.
+    SkipDataFlush,
+    /// Superblocks are written beside the nodes that they refer to.
+    PublishEarly,
+    /// Freed blocks are handed out before the change that freed them is durable.
+    FreeEarly,
+}
+
+impl Pool {
+    #[cfg(test)]
+    fn breaks(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
     }
 
-    /// How `count` units from `first` on are mapped; the pieces are appended to `into`.
-    ///
-    /// # Errors
-    /// See [`LookupError`].
-    pub fn lookup(
-        &self,
-        volume: VolumeId,
-        first: LogicalBlock,
-        count: u32,
-        into: &mut SmallVec<[Piece; 4]>,
-    ) -> Result<(), LookupError> {
-        let _unused = (first, count, into);
-        Err(LookupError::UnknownVolume(volume))
+    #[cfg(test)]
+    fn is_data_flush_skipped(&self) -> bool {
+        self.breaks(Fault::SkipDataFlush)
     }
 
-    /// Starts to read what was missing.
-    pub fn load(&mut self, missing: Missing) {
-        let _unused = missing;
+    #[cfg(test)]
+    fn is_publish_early(&self) -> bool {
+        self.breaks(Fault::PublishEarly)
     }
 
-    /// The device and its 4 KiB block that hold a block of the pool.
-    #[must_use]
-    pub fn locate(&self, block: PoolBlock) -> (DeviceIndex, u64) {
-        (DeviceIndex::new(0), block.get())
+    #[cfg(test)]
+    fn is_space_freed_early(&self) -> bool {
+        self.breaks(Fault::FreeEarly)
     }
 
-    /// Reserves space for `count` units from `first` on.
-    ///
-    /// # Errors
-    /// See [`ExtentError`].
-    pub fn allocate(
-        &mut self,
-        volume: VolumeId,
-        first: LogicalBlock,
-        count: u32,
-    ) -> Result<Allocation, ExtentError> {
-        let _unused = (volume, first, count);
-        Err(ExtentError::NotReady)
+    #[cfg(not(test))]
+    const fn is_data_flush_skipped(&self) -> bool {
+        false
     }
 
-    /// Maps an allocation whose data is written.
-    ///
-    /// # Errors
-    /// Gives the allocation back beside the reason.
-    pub fn record(&mut self, allocation: Allocation) -> Result<Ticket, (Allocation, ExtentError)> {
-        Err((allocation, ExtentError::NotReady))
+    #[cfg(not(test))]
+    const fn is_publish_early(&self) -> bool {
+        false
     }
 
-    /// Gives an allocation back unused.
-    pub fn cancel(&mut self, allocation: Allocation) {
-        allocation.abandon();
+    #[cfg(not(test))]
+    const fn is_space_freed_early(&self) -> bool {
+        false
     }
+}
 
-    /// Makes holes of whole units, as many as one bounded call can.
-    ///
-    /// # Errors
-    /// See [`ExtentError`].
-    pub fn unmap(
-        &mut self,
-        volume: VolumeId,
-        first: LogicalBlock,
-        count: u32,
-    ) -> Result<Unmapped, ExtentError> {
-        let _unused = (volume, first, count);
-        Err(ExtentError::NotReady)
-    }
+/// The bytes of a read.
+fn bytes<'data>(
+    io: InFlight,
+    outcome: Result<Option<&'data [u8]>, IoFailure>,
+) -> Result<&'data [u8], IoFailure> {
+    outcome.map(|data| {
+        let data = data.expect("a read completes with bytes");
+        let expected = usize::try_from(io.count).expect("a short read") * 4096;
+        assert_eq!(data.len(), expected, "a read completes with what it asked");
+        data
+    })
+}
 
-    /// Starts to make durable all that is recorded.
-    pub fn commit(&mut self) {}
-
-    /// The last change that survives a power cut.
-    #[must_use]
-    pub fn durable(&self) -> Ticket {
-        Ticket::default()
-    }
-
-    /// The last change recorded.
-    #[must_use]
-    pub fn recorded(&self) -> Ticket {
-        Ticket::default()
-    }
-
-    /// Asks for a checkpoint.
-    pub fn checkpoint(&mut self) {}
-
-    /// Commits, checkpoints and marks the pool clean.
-    pub fn export(&mut self) {}
-
-    /// How the space is used.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage::default()
-    }
-
-    /// What was done so far.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
+/// The caller's name of a device.
+fn device_index(position: usize) -> DeviceIndex {
+    DeviceIndex::new(u16::try_from(position).expect("at most 16 devices"))
 }

@@ -1,0 +1,81 @@
+//! Answering how a range of a volume is mapped.
+
+use smallvec::SmallVec;
+
+use crate::extent::{ExtentKind, extent_at, first_reaching};
+use crate::piece::{Piece, PieceFlags, PieceKind};
+use crate::tree::node::Node;
+use crate::tree::store::Store;
+use crate::tree::{Tree, TreeFault};
+use crate::types::{LogicalBlock, PoolBlock};
+
+/// Appends the pieces of the blocks `first..end`. Allocates only where `into` spills.
+#[inline]
+pub(crate) fn pieces(
+    map: &Tree,
+    store: &Store,
+    first: u64,
+    end: u64,
+    into: &mut SmallVec<[Piece; 4]>,
+) -> Result<(), TreeFault> {
+    let mut block = first;
+    while block < end {
+        let Some(leaf) = map.leaf(store, block)? else {
+            push_hole(into, block, end);
+            return Ok(());
+        };
+        let stop = leaf.high.min(end);
+        pieces_of_leaf(store.node(leaf.node), block, stop, into);
+        block = stop;
+    }
+    Ok(())
+}
+
+#[inline]
+fn pieces_of_leaf(leaf: &Node, first: u64, end: u64, into: &mut SmallVec<[Piece; 4]>) {
+    let mut block = first;
+    for position in first_reaching(leaf, first)..leaf.count() {
+        let extent = extent_at(leaf, position);
+        if extent.logical >= end {
+            break;
+        }
+        if extent.logical > block {
+            push_hole(into, block, extent.logical);
+            block = extent.logical;
+        }
+        let part = extent.part(block, extent.end().min(end));
+        block = part.end();
+        into.push(Piece {
+            kind: match part.kind {
+                ExtentKind::Written => PieceKind::Written,
+                ExtentKind::Unwritten => PieceKind::Unwritten,
+            },
+            flags: PieceFlags::empty(),
+            logical: LogicalBlock::new(part.logical),
+            physical: part.physical,
+            count: part.count,
+        });
+    }
+    if block < end {
+        push_hole(into, block, end);
+    }
+}
+
+/// Appends a hole, or lengthens the one that ends where this one starts.
+fn push_hole(into: &mut SmallVec<[Piece; 4]>, start: u64, end: u64) {
+    let count = u32::try_from(end - start).expect("a lookup covers at most 2^32 - 1 blocks");
+    if let Some(last) = into.last_mut()
+        && last.kind == PieceKind::Hole
+        && last.logical.get() + u64::from(last.count) == start
+    {
+        last.count += count;
+        return;
+    }
+    into.push(Piece {
+        kind: PieceKind::Hole,
+        flags: PieceFlags::empty(),
+        logical: LogicalBlock::new(start),
+        physical: PoolBlock::new(0),
+        count,
+    });
+}

@@ -1,0 +1,123 @@
+//! Durability, space and figures.
+
+use lode_units::DeviceIndex;
+use lode_units::limits::ALLOCATION_UNIT_BYTES;
+use uuid::Uuid;
+
+use crate::pool::{Pool, device_index};
+use crate::types::{PoolBlock, Ticket};
+use crate::volume::{Counters, PoolState, Usage};
+
+impl Pool {
+    /// The pool's identity; `None` before it is known.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        Some(self.core.as_ref()?.identity.uuid)
+    }
+
+    /// The pool's name; empty before it is known.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.core.as_ref().map_or("", |core| &core.identity.name)
+    }
+
+    /// When the pool was made, in seconds since 1970-01-01 UTC; 0 before it is known.
+    #[must_use]
+    pub fn created_unix_seconds(&self) -> u64 {
+        self.core
+            .as_ref()
+            .map_or(0, |core| core.identity.created_unix_seconds)
+    }
+
+    /// The device, by its position in the caller's list, and its 4 KiB block that hold a block of
+    /// the pool. A run of an allocation or a piece of a lookup continues on the same device.
+    ///
+    /// # Panics
+    /// When the block is not one that this pool has named.
+    #[must_use]
+    #[inline]
+    pub fn locate(&self, block: PoolBlock) -> (DeviceIndex, u64) {
+        let (device, offset) = self
+            .core
+            .as_ref()
+            .and_then(|core| core.geometry.locate(block))
+            .expect("a block of this pool");
+        (device_index(self.caller_position[device]), offset)
+    }
+
+    /// Starts to make durable all that is recorded; joins the next group when one is being
+    /// written. Nothing happens when there is nothing to do.
+    pub fn commit(&mut self) {
+        if let Some(core) = self.core.as_mut() {
+            core.journal.want_commit();
+        }
+    }
+
+    /// The last change that survives a power cut; every change before it does too.
+    #[must_use]
+    #[inline]
+    pub fn durable(&self) -> Ticket {
+        self.core
+            .as_ref()
+            .map_or(Ticket::default(), |core| core.journal.durable())
+    }
+
+    /// The last change recorded.
+    #[must_use]
+    #[inline]
+    pub fn recorded(&self) -> Ticket {
+        self.core
+            .as_ref()
+            .map_or(Ticket::default(), |core| core.journal.recorded())
+    }
+
+    /// Asks for a checkpoint; one is made on its own when the journal is half full.
+    pub fn checkpoint(&mut self) {
+        self.is_checkpoint_wanted = true;
+        self.commit();
+    }
+
+    /// Commits, checkpoints and marks the pool clean: no more changes from now on, and
+    /// [`PoolState::Exported`] once it is done.
+    pub fn export(&mut self) {
+        if self.state == PoolState::Ready {
+            self.state = PoolState::Exporting;
+            self.commit();
+        }
+    }
+
+    /// How the space is used.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let Some(core) = self.core.as_ref() else {
+            return Usage::default();
+        };
+        let bytes = |blocks: u64| blocks * ALLOCATION_UNIT_BYTES;
+        let (total, free) = (core.geometry.blocks(), core.space.free());
+        let data_may_take = core.free_for_data();
+        let elsewhere = core.data_blocks + core.space.pending() + free;
+        Usage {
+            capacity_bytes: bytes(total),
+            allocated_bytes: bytes(core.data_blocks),
+            metadata_bytes: bytes(total.saturating_sub(elsewhere)),
+            reserved_bytes: bytes(free - data_may_take),
+            free_bytes: bytes(data_may_take),
+            pending_bytes: bytes(core.space.pending()),
+            virtual_bytes: core
+                .catalog
+                .iter()
+                .filter(|(_, volume)| !volume.record.is_deleting)
+                .map(|(_, volume)| volume.record.size_bytes)
+                .sum(),
+        }
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters {
+            flushes: self.io.flushes(),
+            ..self.counters
+        }
+    }
+}
