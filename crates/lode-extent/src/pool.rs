@@ -110,6 +110,7 @@ impl Pool {
             return Some(io);
         }
         self.drive();
+        self.counters.flushes = self.io.flushes();
         self.io.next()
     }
 

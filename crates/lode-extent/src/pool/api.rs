@@ -114,10 +114,7 @@ impl Pool {
 
     /// What was done so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        Counters {
-            flushes: self.io.flushes(),
-            ..self.counters
-        }
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 }
