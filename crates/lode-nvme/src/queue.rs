@@ -1,0 +1,275 @@
+//! One I/O queue pair for one namespace, on one core.
+
+mod follow;
+mod slot;
+mod submit;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lode_block::{BlockDevice, Completion, Geometry, Rejected, Request};
+use lode_bus::{Bus, DmaMemory};
+use lode_nvme_spec::CompletionEntry;
+use lode_units::{Instant, NamespaceId, QueueId};
+
+use crate::command_id::CommandIds;
+use crate::doorbell::{Doorbell, Shadow};
+use crate::gate::{GateView, Shared};
+use crate::link::Link;
+use crate::namespace::Namespace;
+use crate::options::QueueOptions;
+use crate::prp::PrpLists;
+use crate::ring::{CompletionRing, SubmissionRing};
+use crate::stats::{QueueStats, error_index, operation_index};
+use crate::status::outcome;
+
+use follow::Mode;
+use slot::{Slot, SlotPhase};
+use submit::Encoder;
+
+/// One core's way to one namespace: an I/O queue pair. Used from one thread, which need not be
+/// the controller's.
+///
+/// While the controller is being reset, requests are accepted and held; they reach the device
+/// when the pair has been created anew. What the device had in hand completes with
+/// [`lode_block::ErrorKind::Retry`] once the device has let go of it.
+///
+/// Drain it before dropping it: nobody is told of requests that are in flight then. Their
+/// memory must stay alive until the controller has deleted the pair.
+pub struct NamespaceQueue<B: Bus> {
+    registers: B::Registers,
+    submission: SubmissionRing,
+    completion: CompletionRing,
+    submission_doorbell: Doorbell,
+    completion_doorbell: Doorbell,
+    encoder: Encoder,
+    ids: CommandIds,
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+    /// The tail that the controller was told of last.
+    shown: u32,
+    mode: Mode,
+    seen: GateView,
+    /// When deadlines are looked at next.
+    scan_at: Instant,
+    now: Instant,
+    bus_due: Option<Instant>,
+    stats: QueueStats,
+    geometry: Geometry,
+    options: QueueOptions,
+    link: Arc<Link>,
+    shared: Arc<Shared<B>>,
+}
+
+/// What a controller makes a queue from.
+pub(crate) struct QueueParts<B: Bus> {
+    pub(crate) shared: Arc<Shared<B>>,
+    pub(crate) registers: B::Registers,
+    pub(crate) link: Arc<Link>,
+    pub(crate) submission: SubmissionRing,
+    pub(crate) completion: CompletionRing,
+    pub(crate) submission_doorbell: (u32, Option<Shadow>),
+    pub(crate) completion_doorbell: (u32, Option<Shadow>),
+    pub(crate) lists: PrpLists,
+    pub(crate) namespace: Namespace,
+    pub(crate) options: QueueOptions,
+}
+
+impl<B: Bus> NamespaceQueue<B> {
+    pub(crate) fn new(parts: QueueParts<B>) -> Self {
+        let slot_count = parts.link.entries - 1;
+        let ids = CommandIds::new(slot_count);
+        let mut geometry = parts.namespace.geometry.clone();
+        geometry.queue_depth_max = u32::from(slot_count);
+        let (submission_register, submission_shadow) = parts.submission_doorbell;
+        let (completion_register, completion_shadow) = parts.completion_doorbell;
+        Self {
+            registers: parts.registers,
+            submission: parts.submission,
+            completion: parts.completion,
+            submission_doorbell: Doorbell::new(submission_register, submission_shadow),
+            completion_doorbell: Doorbell::new(completion_register, completion_shadow),
+            encoder: Encoder::new(&parts.namespace, parts.lists),
+            ids,
+            slots: (0..slot_count)
+                .map(|index| Slot::new(ids.first(index)))
+                .collect(),
+            // The lowest slot is used first.
+            free: (0..slot_count).rev().collect(),
+            shown: 0,
+            mode: Mode::Waiting,
+            seen: parts.shared.view(),
+            scan_at: Instant::FAR_FUTURE,
+            now: Instant::ZERO,
+            bus_due: None,
+            stats: QueueStats::default(),
+            geometry,
+            options: parts.options,
+            link: parts.link,
+            shared: parts.shared,
+        }
+    }
+
+    /// Its queue identifier on the controller.
+    #[must_use]
+    pub fn id(&self) -> QueueId {
+        self.link.queue
+    }
+
+    /// The namespace that it leads to.
+    #[must_use]
+    pub fn namespace(&self) -> NamespaceId {
+        self.link.namespace
+    }
+
+    /// Whether the controller has the pair and requests reach it; false while it is being
+    /// created or the controller is being reset, and for good once the device is gone.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        matches!(self.mode, Mode::Live)
+    }
+
+    /// Whether it takes no more requests.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self.mode, Mode::Gone)
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub const fn stats(&self) -> QueueStats {
+        self.stats
+    }
+
+    /// The memory of its rings and lists, for callers that account for memory.
+    #[must_use]
+    pub fn memory(&self) -> &DmaMemory {
+        &self.link.memory
+    }
+
+    /// Takes completions off the ring.
+    #[inline]
+    fn reap(&mut self, completions: &mut Vec<Completion>) -> usize {
+        let room = completions.capacity() - completions.len();
+        let mut found = 0;
+        let mut taken = 0;
+        // A device that posts nonsense without end is left after one round of the ring.
+        while found < room && taken < usize::from(self.link.entries) {
+            let Some(entry) = self.completion.pop() else {
+                break;
+            };
+            taken += 1;
+            if let Some(completion) = self.finish(&entry) {
+                completions.push(completion);
+                found += 1;
+            }
+        }
+        if taken > 0 {
+            let head = self.completion.head();
+            let is_written = self.completion_doorbell.ring(&self.registers, head);
+            self.stats.completion_doorbells += u64::from(is_written);
+            self.stats.productive_polls += 1;
+        }
+        found
+    }
+
+    /// Ends the request that `entry` names; `None` when it names none in flight.
+    #[inline]
+    fn finish(&mut self, entry: &CompletionEntry) -> Option<Completion> {
+        let id = entry.command_id();
+        let index = self.ids.index(id);
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.is_named(id)) else {
+            self.stats.stale_completions += 1;
+            return None;
+        };
+        let operation = slot.operation;
+        let tag = slot.tag;
+        slot.phase = SlotPhase::Free;
+        self.free.push(self.ids.slot(id));
+        self.stats.completed[operation_index(operation)] += 1;
+        let result = outcome(entry.status());
+        if let Err(error) = result {
+            self.stats.errors[error_index(error.kind)] += 1;
+        }
+        Some(Completion { tag, result })
+    }
+}
+
+impl<B: Bus> BlockDevice for NamespaceQueue<B> {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    #[inline]
+    fn submit(&mut self, request: Request) -> Result<(), Rejected> {
+        self.take(request)
+    }
+
+    fn kick(&mut self) {
+        let tail = self.submission.tail();
+        // When a reset has begun, poll follows it; nothing is rung on the way.
+        if tail == self.shown || self.mode != Mode::Live || self.shared.view() != self.seen {
+            return;
+        }
+        self.show(tail);
+    }
+
+    fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
+        self.now = now;
+        self.bus_due = self.shared.bus.advance(now);
+        let view = self.shared.view();
+        if view != self.seen || self.mode != Mode::Live {
+            let found = self.follow(view, completions);
+            if self.mode != Mode::Live {
+                return found;
+            }
+        }
+        let found = self.reap(completions);
+        if now >= self.scan_at {
+            self.scan();
+        }
+        found
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let own = match self.mode {
+            Mode::Live if self.in_flight() > 0 => Some(self.scan_at),
+            Mode::Gone if self.in_flight() == 0 => None,
+            Mode::Live => None,
+            Mode::Waiting | Mode::Quarantined { .. } | Mode::Draining | Mode::Gone => {
+                Some(self.now + FOLLOW_INTERVAL)
+            }
+        };
+        match (own, self.bus_due) {
+            (Some(own), Some(due)) => Some(own.min(due)),
+            (own, due) => own.or(due),
+        }
+    }
+}
+
+impl<B: Bus> Drop for NamespaceQueue<B> {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+impl<B: Bus> fmt::Debug for NamespaceQueue<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("NamespaceQueue")
+            .field("bus", &self.shared.bus.name())
+            .field("queue", &self.link.queue)
+            .field("namespace", &self.link.namespace)
+            .field("mode", &self.mode)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How soon a queue that waits for its controller wants to be polled again.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(1);
