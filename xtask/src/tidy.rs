@@ -10,6 +10,7 @@ mod length;
 mod links;
 mod manifest;
 mod names;
+mod promises;
 mod source;
 mod tree;
 
@@ -65,6 +66,7 @@ const RULES: &[Rule] = &[
     source::white_space,
     manifest::shape,
     links::resolve,
+    promises::name_real_tests,
 ];
 
 /// Judges the working tree and the history. Blocks.

@@ -36,10 +36,10 @@ fn make_image(path: &Path, size: u64) {
     file.set_len(size).expect("the file can be sparse");
     let mut random = SeededRandom::new(11);
     for start in [0, size - (4 << 20)] {
-        for offset in (start..start + (4 << 20)).step_by(8) {
-            let bytes = random.next_u64().to_le_bytes();
-            file.write_all_at(&bytes, offset).expect("within the file");
-        }
+        let bytes: Vec<u8> = (0..(4 << 20) / 8)
+            .flat_map(|_| random.next_u64().to_le_bytes())
+            .collect();
+        file.write_all_at(&bytes, start).expect("within the file");
     }
 }
 
