@@ -1,0 +1,331 @@
+//! The arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use lode_api::client::VolumeName;
+use lode_api::v1::Durability;
+
+use crate::output::Format;
+use crate::size::Size;
+
+/// Manages a Lodestore server: pools, volumes, images, measurements.
+///
+/// Sizes are whole numbers with an optional unit: K, M, G, T, P and KiB ... PiB are powers of
+/// 1024; KB ... PB are powers of 1000.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "lodectl", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// The server: http://HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        global = true,
+        env = "LODESTORE_ADDRESS",
+        default_value = "http://127.0.0.1:7070"
+    )]
+    pub(crate) address: String,
+    /// How results are written
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) output: Format,
+    /// The same as --output json
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what the server is and what it accepts
+    Info,
+    /// Pools: what volumes take their space from
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Volumes and their data
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Measure a volume: rate and latency of one kind of request
+    Bench(BenchArguments),
+    /// Write a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// What to do with pools.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// List all pools
+    List,
+    /// Show one pool with its space and devices
+    Status {
+        /// The pool; not needed when there is only one
+        name: Option<String>,
+    },
+    /// Make a pool on devices, destroying what they hold
+    Create {
+        /// The new pool's name
+        name: String,
+        /// The devices: file:PATH, memory:SIZE, vfio:ADDRESS, vfio-user:SOCKET
+        #[arg(required = true)]
+        devices: Vec<String>,
+        /// Also when a device holds a pool already
+        #[arg(long)]
+        overwrite: bool,
+    },
+    /// Take the pool that devices hold into use
+    Import {
+        /// All devices of the pool, in any order
+        #[arg(required = true)]
+        devices: Vec<String>,
+    },
+    /// Write back a pool and let go of its devices
+    Export {
+        /// The pool
+        name: String,
+    },
+}
+
+/// A volume by name.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Target {
+    /// The volume
+    name: String,
+    /// Its pool; not needed when there is only one
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pool: String,
+}
+
+impl Target {
+    pub(crate) fn volume(&self) -> VolumeName {
+        VolumeName::new(self.pool.clone(), self.name.clone())
+    }
+}
+
+/// What a new volume is like.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct VolumeOptions {
+    /// The block size: 512 or 4096
+    #[arg(long, value_name = "SIZE", default_value = "4096")]
+    pub(crate) block_size: Size,
+    /// The least durability of each write to the volume
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) durability: Level,
+}
+
+/// A level of durability.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    /// A power cut may lose a write until a later flush
+    #[default]
+    None,
+    /// Data and the metadata that reach them survive a power cut
+    Data,
+    /// All attributes survive as well
+    Full,
+}
+
+impl From<Level> for Durability {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::None => Self::None,
+            Level::Data => Self::Data,
+            Level::Full => Self::Full,
+        }
+    }
+}
+
+/// What to do with volumes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Make a volume
+    Create {
+        #[command(flatten)]
+        target: Target,
+        /// Its size
+        #[arg(long)]
+        size: Size,
+        #[command(flatten)]
+        options: VolumeOptions,
+    },
+    /// List volumes
+    List {
+        /// Only those of this pool
+        #[arg(long, default_value = "", hide_default_value = true)]
+        pool: String,
+    },
+    /// Show one volume
+    Show {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Change a volume's size
+    Resize {
+        #[command(flatten)]
+        target: Target,
+        /// The new size
+        #[arg(long)]
+        size: Size,
+        /// Also when that cuts data off
+        #[arg(long)]
+        allow_shrink: bool,
+    },
+    /// Delete a volume and its data
+    Delete {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List which parts of a volume hold data
+    Extents {
+        #[command(flatten)]
+        target: Target,
+        /// Where to start
+        #[arg(long, default_value = "0")]
+        offset: Size,
+        /// How far to go; to the end when not given
+        #[arg(long)]
+        length: Option<Size>,
+    },
+    /// Write a raw image into a volume; runs of zeros stay holes
+    Import(ImportArguments),
+    /// Write a volume into a raw image file; holes stay holes
+    Export(ExportArguments),
+    /// Write a part of a volume to standard output
+    Read(ReadArguments),
+    /// Write standard input into a volume
+    Write(WriteArguments),
+}
+
+/// A volume to be exported.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArguments {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The image file, or - for standard output
+    pub(crate) file: PathBuf,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A part of a volume to be read.
+#[derive(Debug, Args)]
+pub(crate) struct ReadArguments {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Where to start
+    #[arg(long, default_value = "0")]
+    pub(crate) offset: Size,
+    /// How much; to the end when not given
+    #[arg(long)]
+    pub(crate) length: Option<Size>,
+    /// As a hex dump (also when standard output is a terminal)
+    #[arg(long)]
+    pub(crate) hex: bool,
+}
+
+/// A part of a volume to be written.
+#[derive(Debug, Args)]
+pub(crate) struct WriteArguments {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Where to start
+    #[arg(long, default_value = "0")]
+    pub(crate) offset: Size,
+    /// How durable all of it is at the end
+    #[arg(long, value_enum, default_value_t = Level::Data)]
+    pub(crate) durability: Level,
+}
+
+/// An image to be imported.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    /// The image: a file or a block device
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Make the volume, as large as the image
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// Keep the volume that was made when the import fails
+    #[arg(long, requires = "create")]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) options: VolumeOptions,
+}
+
+/// A measurement.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// The volume; writes destroy its data
+    #[arg(long)]
+    pub(crate) volume: String,
+    /// Its pool; not needed when there is only one
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) pool: String,
+    /// The kind of request
+    #[arg(long, value_enum, default_value_t = Pattern::RandomRead)]
+    pub(crate) rw: Pattern,
+    /// The length of each request
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) block_size: Size,
+    /// How many requests are in flight
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+    /// How long to measure: 10s, 2min, ...
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10s")]
+    pub(crate) runtime: Duration,
+    /// How many requests to measure at most
+    #[arg(long)]
+    pub(crate) ops: Option<u64>,
+    /// The durability of each write
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) durability: Level,
+    /// Keep the processor busy while waiting: lower latency
+    #[arg(long)]
+    pub(crate) busy_poll: bool,
+    /// Where the sequence of random offsets starts
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pattern {
+    /// Read in ascending order
+    Read,
+    /// Write in ascending order
+    Write,
+    /// Read at random offsets
+    #[value(name = "randread")]
+    RandomRead,
+    /// Write at random offsets
+    #[value(name = "randwrite")]
+    RandomWrite,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn keeping_a_volume_makes_sense_only_when_it_is_created() {
+        let line = "lodectl volume import image disk --keep";
+        assert!(Cli::try_parse_from(line.split(' ')).is_err());
+        let line = "lodectl volume import image disk --create --keep";
+        assert!(Cli::try_parse_from(line.split(' ')).is_ok());
+    }
+}
