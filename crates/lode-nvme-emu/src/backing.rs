@@ -269,3 +269,31 @@ fn media_error(errno: i32) -> MediaError {
         _ => MediaError::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_told_apart_from_a_broken_one() {
+        assert_eq!(media_error(libc::ENOSPC), MediaError::NoSpace);
+        assert_eq!(media_error(libc::EDQUOT), MediaError::NoSpace);
+        assert_eq!(media_error(libc::EOPNOTSUPP), MediaError::Unsupported);
+        assert_eq!(media_error(libc::EIO), MediaError::Failed);
+    }
+
+    #[test]
+    fn parts_of_a_media_do_not_overlap() {
+        let media = Media::memory(10_000).expect("memory");
+        let parts = media.split(3, 512);
+        let source = staging(3072).expect("memory");
+        for (byte, part) in (1..).zip(&parts) {
+            assert_eq!(part.length_bytes(), 3072);
+            source.copy_from_slice(0, &[byte; 3072]);
+            part.write(0, &source, 0, 3072).expect("memory does not fail");
+        }
+        for (byte, part) in (1..).zip(&parts) {
+            assert_eq!(part.snapshot(0, 3072), [byte; 3072]);
+        }
+    }
+}

@@ -283,3 +283,20 @@ fn media_status(opcode: NvmOpcode, error: MediaError) -> Status {
 }
 
 const BROADCAST: NamespaceId = NamespaceId::new(u32::MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_capacity_exceeded_and_a_broken_one_a_media_error() {
+        let write = media_status(NvmOpcode::Write, MediaError::NoSpace);
+        assert_eq!(write, GenericStatus::CapacityExceeded.into());
+        let zeroes = media_status(NvmOpcode::WriteZeroes, MediaError::NoSpace);
+        assert_eq!(zeroes, GenericStatus::CapacityExceeded.into());
+        let read = media_status(NvmOpcode::Read, MediaError::Failed);
+        assert_eq!(read, MediaStatus::UnrecoveredRead.into());
+        let flush = media_status(NvmOpcode::Flush, MediaError::Failed);
+        assert_eq!(flush, MediaStatus::WriteFault.into());
+    }
+}

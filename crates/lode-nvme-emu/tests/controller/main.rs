@@ -2,4 +2,5 @@
 #![expect(unreachable_pub, reason = "modules of a test binary share items")]
 
 mod basics;
+mod files;
 mod host;
