@@ -471,6 +471,15 @@ impl<D: BlockDevice> PoolHost<D> {
         request: Option<RequestId>,
         core: &ShardCore,
     ) -> Result<ControlStep, ControlError> {
+        // The retry of a deletion is answered alike, whoever bears the name by now.
+        if let Some(request) = &request
+            && let Some(ticket) = self.pool.deleted_by(&name.volume, request)?
+        {
+            return Ok(ControlStep::Commit {
+                ticket,
+                answer: Answer::Done,
+            });
+        }
         let status = self.open(name, core)?;
         let volume = self.claim(status.handle, name)?;
         volume.is_closing = true;

@@ -126,16 +126,19 @@ impl Pool {
         request: Option<&RequestId>,
     ) -> Result<Ticket, ExtentError> {
         self.ready()?;
-        let fingerprint = volume.get();
-        if self
-            .answered(request, RequestKind::Delete, fingerprint)?
-            .is_some()
-        {
-            return Ok(self.recorded());
+        let core = self.core_mut();
+        if let Some(before) = request.and_then(|id| core.request_log.find(id)) {
+            let is_retry = (before.kind, before.volume) == (RequestKind::Delete, volume);
+            return if is_retry {
+                Ok(self.recorded())
+            } else {
+                Err(ExtentError::RequestIdReused)
+            };
         }
-        if self.core_mut().catalog.live(volume).is_none() {
+        let Some(target) = core.catalog.live(volume) else {
             return Err(ExtentError::UnknownVolume { volume });
-        }
+        };
+        let fingerprint = hash(target.info(volume).name.as_bytes());
         self.admit(2 * SMALL_RECORD_BYTES, 2)?;
         let ticket = self.change_volume(
             Record::Delete { volume },
@@ -143,6 +146,23 @@ impl Pool {
         )?;
         self.counters.transactions_delete += 1;
         Ok(ticket)
+    }
+
+    /// The change as which `request` deleted a volume of this name, if it did: its retry is
+    /// answered alike, whoever bears the name by now.
+    ///
+    /// # Errors
+    /// [`ExtentError::RequestIdReused`] when the request did something else, or what
+    /// [`state`](Self::state) makes of it.
+    pub fn deleted_by(
+        &mut self,
+        name: &str,
+        request: &RequestId,
+    ) -> Result<Option<Ticket>, ExtentError> {
+        self.ready()?;
+        let fingerprint = hash(name.as_bytes());
+        let before = self.answered(Some(request), RequestKind::Delete, fingerprint)?;
+        Ok(before.map(|_volume| self.recorded()))
     }
 
     /// A volume by its id.
@@ -240,9 +260,13 @@ fn fingerprint_of(spec: &VolumeSpec) -> u64 {
     let block = spec.block_size.bytes().to_le_bytes();
     let fixed = size.iter().chain(&block);
     let sync = [sync_raw(spec.sync)];
-    fixed
-        .chain(&sync)
-        .chain(spec.name.as_bytes())
+    hash(fixed.chain(&sync).chain(spec.name.as_bytes()))
+}
+
+/// FNV-1a.
+fn hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    bytes
+        .into_iter()
         .fold(0xCBF2_9CE4_8422_2325, |hash: u64, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
         })

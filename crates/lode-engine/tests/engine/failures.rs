@@ -1,0 +1,169 @@
+//! A failing device, a full pool: a precise error, nothing lost, the rest goes on.
+
+use lode_block::{Durability, ErrorKind, Operation, WriteCache};
+use lode_engine::{DataOperation, IoError};
+use lode_units::BlockSize;
+
+use crate::device::Fault;
+use crate::rig::{Rig, pattern};
+
+fn fail(rig: &Rig, operation: Operation, kind: ErrorKind, times: usize) {
+    rig.media.borrow_mut().faults.push(Fault {
+        operation,
+        lba: 0..u64::MAX,
+        kind,
+        times,
+    });
+}
+
+#[test]
+fn a_read_error_names_the_blocks_and_leaves_others_alone() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 1 << 20));
+    fail(&rig, Operation::Read, ErrorKind::Media, 1);
+    match rig.try_read(volume, 256 << 10, 256 << 10) {
+        Err(IoError::Device {
+            offset_bytes,
+            length_bytes,
+            error,
+            ..
+        }) => {
+            assert_eq!(error.kind, ErrorKind::Media);
+            assert_eq!(
+                (offset_bytes, length_bytes),
+                (256 << 10, 128 << 10),
+                "one command's part"
+            );
+        }
+        other => panic!("not the device's error: {other:?}"),
+    }
+    assert_eq!(
+        rig.read(volume, 256 << 10, 256 << 10),
+        pattern(1, 1 << 20)[256 << 10..512 << 10]
+    );
+    assert_eq!(rig.lent(), 0);
+}
+
+#[test]
+fn a_failed_write_of_new_blocks_leaves_a_hole_and_takes_no_space() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    rig.until(|rig| !rig.shard.is_busy());
+    let used = allocated(&mut rig);
+    fail(&rig, Operation::Write, ErrorKind::Media, 1);
+    let data = pattern(1, 65536);
+    let outcome = rig.run(
+        volume,
+        DataOperation::Write,
+        (0, 65536),
+        Durability::None,
+        &data,
+    );
+    assert!(
+        matches!(outcome, Err(IoError::Device { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(rig.read(volume, 0, 65536), vec![0; 65536]);
+    assert_eq!(allocated(&mut rig), used);
+    rig.write(volume, 0, &data);
+    assert_eq!(rig.read(volume, 0, 65536), data);
+}
+
+#[test]
+fn what_a_device_asks_to_be_repeated_is_repeated() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    for operation in [
+        Operation::Read,
+        Operation::Write,
+        Operation::Flush,
+        Operation::WriteThrough,
+    ] {
+        fail(&rig, operation, ErrorKind::Retry, 3);
+    }
+    let data = pattern(1, 300 << 10);
+    rig.write(volume, 0, &data);
+    assert_eq!(rig.flush(volume), Ok(Durability::Data));
+    assert_eq!(rig.read(volume, 0, 300 << 10), data);
+    assert!(rig.shard.stats().retries.read() >= 6);
+}
+
+#[test]
+fn a_device_that_asks_for_ever_is_not_asked_for_ever() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 4096));
+    fail(&rig, Operation::Read, ErrorKind::Retry, usize::MAX);
+    let outcome = rig.try_read(volume, 0, 4096);
+    assert!(
+        matches!(outcome, Err(IoError::Device { .. })),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_full_pool_says_so_and_recovers_when_something_is_deleted() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("big", 256 << 20, BlockSize::B4096);
+    let other = rig.create("other", 256 << 20, BlockSize::B4096);
+    rig.write(other, 0, &pattern(9, 4096));
+    let data = pattern(1, 1 << 20);
+    let mut written = 0;
+    let error = loop {
+        let range = (written << 20, 1 << 20);
+        match rig.run(volume, DataOperation::Write, range, Durability::None, &data) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 64, "a pool of 64 MiB cannot hold that much");
+    };
+    assert_eq!(error, IoError::NoSpace);
+    assert!(written > 40, "only {written} MiB of 64 could be used");
+    rig.write(other, 0, &pattern(8, 4096));
+    assert_eq!(
+        rig.read(volume, (written - 1) << 20, 1 << 20),
+        data,
+        "acknowledged data are there"
+    );
+    assert_eq!(rig.flush(volume), Ok(Durability::Data));
+    let whole = (0, written << 20);
+    let outcome = rig.run(volume, DataOperation::Discard, whole, Durability::Data, &[]);
+    assert!(outcome.is_ok(), "{outcome:?}");
+    rig.write(other, 1 << 20, &data);
+    assert_eq!(rig.read(other, 0, 4096), pattern(8, 4096));
+}
+
+#[test]
+fn a_device_that_is_gone_ends_every_request_with_an_error() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 65536));
+    for operation in [
+        Operation::Read,
+        Operation::Write,
+        Operation::WriteThrough,
+        Operation::Flush,
+    ] {
+        fail(&rig, operation, ErrorKind::Gone, usize::MAX);
+    }
+    assert!(rig.try_read(volume, 0, 4096).is_err());
+    let data = pattern(2, 4096);
+    for durability in [Durability::None, Durability::Data, Durability::Full] {
+        let at = (1 << 20, 4096);
+        assert!(
+            rig.run(volume, DataOperation::Write, at, durability, &data)
+                .is_err()
+        );
+    }
+    assert!(rig.flush(volume).is_err());
+    rig.until(|rig| rig.shard.requests_in_flight() == 0);
+    assert_eq!(rig.lent(), 0);
+}
+
+fn allocated(rig: &mut Rig) -> u64 {
+    match rig.control(lode_engine::ControlRequest::ListPools) {
+        Ok(lode_engine::ControlReply::Pools(pools)) => pools[0].usage.allocated_bytes,
+        other => panic!("not the pools: {other:?}"),
+    }
+}

@@ -1,0 +1,10 @@
+//! The engine over a pool on a memory device with a volatile cache, driven step by step.
+
+mod device;
+mod rig;
+
+mod barriers;
+mod durability;
+mod failures;
+mod transfers;
+mod volumes;

@@ -1,0 +1,231 @@
+//! Volumes as a whole: made, found, resized, deleted, and what handles mean afterwards.
+
+use lode_block::{Durability, WriteCache};
+use lode_engine::{ControlError, ControlReply, ControlRequest, DataOperation, IoError, Shrink};
+use lode_extent::{ExtentError, LogicalBlock, PieceKind, RequestId};
+use lode_units::BlockSize;
+
+use crate::device::geometry;
+use crate::rig::{Rig, named, pattern, spec};
+
+fn create(
+    rig: &mut Rig,
+    name: &str,
+    size: u64,
+    request: Option<&str>,
+) -> Result<ControlReply, ControlError> {
+    rig.control(ControlRequest::CreateVolume {
+        pool: "tank".to_owned(),
+        spec: spec(name, size, BlockSize::B4096),
+        request: request.map(|text| RequestId::new(text).expect("a request id")),
+    })
+}
+
+fn resize(rig: &mut Rig, name: &str, size_bytes: u64, shrink: Shrink) -> Result<u64, ControlError> {
+    let request = ControlRequest::ResizeVolume {
+        volume: named(name),
+        size_bytes,
+        shrink,
+    };
+    match rig.control(request)? {
+        ControlReply::Volume(status) => Ok(status.info.size_bytes),
+        other => panic!("not a volume: {other:?}"),
+    }
+}
+
+fn delete(rig: &mut Rig, name: &str, request: Option<&str>) -> Result<(), ControlError> {
+    let request = request.map(|text| RequestId::new(text).expect("a request id"));
+    let volume = named(name);
+    rig.control(ControlRequest::DeleteVolume { volume, request })
+        .map(drop)
+}
+
+#[test]
+fn a_name_is_used_once_and_a_retry_of_its_creation_is_answered_alike() {
+    let mut rig = Rig::new(WriteCache::None);
+    assert!(create(&mut rig, "v", 1 << 20, Some("one")).is_ok());
+    assert!(create(&mut rig, "v", 1 << 20, Some("one")).is_ok());
+    for request in [None, Some("two")] {
+        let outcome = create(&mut rig, "v", 1 << 20, request);
+        let expected = ExtentError::AlreadyExists {
+            name: "v".to_owned(),
+        };
+        assert_eq!(outcome.err(), Some(ControlError::Pool(expected)));
+    }
+    assert!(create(&mut rig, "", 1 << 20, None).is_err());
+    assert!(create(&mut rig, &"x".repeat(256), 1 << 20, None).is_err());
+    assert!(create(&mut rig, "odd", 1000, None).is_err());
+}
+
+#[test]
+fn volumes_outlive_the_daemon() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    for name in ["b", "a", "c"] {
+        assert!(create(&mut rig, name, 1 << 20, None).is_ok());
+    }
+    assert_eq!(delete(&mut rig, "b", None), Ok(()));
+    let mut rig = rig.crash(geometry(BlockSize::B512, WriteCache::Volatile));
+    let list = ControlRequest::ListVolumes {
+        pool: String::new(),
+        after: None,
+        limit: 10,
+    };
+    let names: Vec<_> = match rig.control(list) {
+        Ok(ControlReply::Volumes(volumes)) => volumes.into_iter().map(|info| info.name).collect(),
+        other => panic!("not volumes: {other:?}"),
+    };
+    assert_eq!(names, ["a", "c"]);
+}
+
+#[test]
+fn a_handle_of_a_deleted_volume_names_nothing_even_when_its_name_comes_back() {
+    let mut rig = Rig::new(WriteCache::None);
+    let old = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(old, 0, &pattern(1, 4096));
+    assert_eq!(delete(&mut rig, "v", None), Ok(()));
+    assert_eq!(rig.try_read(old, 0, 4096), Err(IoError::UnknownVolume));
+    let new = rig.create("v", 1 << 20, BlockSize::B4096);
+    assert_eq!(rig.try_read(old, 0, 4096), Err(IoError::UnknownVolume));
+    assert_eq!(rig.read(new, 0, 4096), vec![0; 4096]);
+}
+
+#[test]
+fn a_delete_waits_for_what_is_in_flight_and_refuses_what_comes_later() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 4096));
+    rig.media.borrow_mut().is_held = true;
+    let read = rig.submit(
+        volume,
+        DataOperation::Read,
+        (0, 4096),
+        Durability::None,
+        &[],
+    );
+    let token = rig.token();
+    let request = ControlRequest::DeleteVolume {
+        volume: named("v"),
+        request: None,
+    };
+    rig.shard.control(token, request);
+    let late = rig.submit(
+        volume,
+        DataOperation::Read,
+        (0, 4096),
+        Durability::None,
+        &[],
+    );
+    assert_eq!(rig.wait(late).result, Err(IoError::UnknownVolume));
+    let again = ControlRequest::DeleteVolume {
+        volume: named("v"),
+        request: None,
+    };
+    assert!(rig.control(again).is_err());
+    rig.media.borrow_mut().is_held = false;
+    let done = rig.wait(read);
+    assert!(done.result.is_ok());
+    assert!(done.buffer.expect("a buffer").equals(0, &pattern(1, 4096)));
+    rig.until(|rig| !rig.done.is_empty());
+    assert!(rig.control_outcome(token).is_ok());
+}
+
+#[test]
+fn a_volume_that_shrinks_and_grows_shows_zeros_where_data_were() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("v", 1 << 20, BlockSize::B512);
+    rig.write(volume, 0, &pattern(1, 65536));
+    assert_eq!(
+        resize(&mut rig, "v", 4096 + 512, Shrink::Refuse),
+        Err(ControlError::WouldShrink {
+            size_bytes: 4608,
+            current_bytes: 1 << 20
+        })
+    );
+    assert_eq!(resize(&mut rig, "v", 4096 + 512, Shrink::Allow), Ok(4608));
+    let outcome = rig.try_read(volume, 4608, 512);
+    assert!(
+        matches!(
+            outcome,
+            Err(IoError::OutOfRange {
+                size_bytes: 4608,
+                ..
+            })
+        ),
+        "{outcome:?}"
+    );
+    assert_eq!(resize(&mut rig, "v", 2 << 20, Shrink::Refuse), Ok(2 << 20));
+    let mut expected = pattern(1, 65536);
+    expected[4608..].fill(0);
+    assert_eq!(rig.read(volume, 0, 65536), expected);
+    rig.write(volume, (2 << 20) - 512, &pattern(2, 512));
+    assert_eq!(
+        resize(&mut rig, "v", 100, Shrink::Allow).ok(),
+        None,
+        "no whole block"
+    );
+}
+
+#[test]
+fn extents_tell_holes_from_data() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 8 * 4096, &pattern(1, 4 * 4096));
+    let request = ControlRequest::ListExtents {
+        volume,
+        first: LogicalBlock::new(4),
+        count: u32::MAX,
+    };
+    let extents = match rig.control(request) {
+        Ok(ControlReply::Extents(extents)) => extents,
+        other => panic!("not extents: {other:?}"),
+    };
+    let seen: Vec<_> = extents
+        .iter()
+        .map(|extent| (extent.kind, extent.first.get(), extent.count))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (PieceKind::Hole, 4, 4),
+            (PieceKind::Written, 8, 4),
+            (PieceKind::Hole, 12, 244)
+        ]
+    );
+}
+
+#[test]
+fn a_retried_delete_is_answered_alike_and_leaves_a_namesake_alone() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    assert!(create(&mut rig, "v", 1 << 20, None).is_ok());
+    assert_eq!(delete(&mut rig, "v", Some("d1")), Ok(()));
+    assert_eq!(delete(&mut rig, "v", Some("d1")), Ok(()), "the retry");
+    assert_eq!(
+        delete(&mut rig, "v", Some("d2")),
+        Err(ControlError::UnknownVolume {
+            name: "v".to_owned()
+        })
+    );
+    assert!(create(&mut rig, "v", 1 << 20, None).is_ok());
+    assert_eq!(
+        delete(&mut rig, "v", Some("d1")),
+        Ok(()),
+        "still the old delete"
+    );
+    assert!(rig.open("v").is_ok(), "the namesake lives");
+}
+
+#[test]
+fn blocks_smaller_than_the_devices_are_refused() {
+    let media = std::rc::Rc::new(std::cell::RefCell::new(crate::device::Media::new()));
+    let mut rig = Rig::on(media, geometry(BlockSize::B4096, WriteCache::None), true);
+    let request = ControlRequest::CreateVolume {
+        pool: String::new(),
+        spec: spec("v", 1 << 20, BlockSize::B512),
+        request: None,
+    };
+    let expected = ControlError::BlockTooSmall {
+        block_size_bytes: 512,
+        device_block_bytes: 4096,
+    };
+    assert_eq!(rig.control(request).err(), Some(expected));
+}
