@@ -59,6 +59,17 @@ impl<B: Bus> NamespaceQueue<B> {
         found
     }
 
+    /// Follows the gate before a request is taken: one that comes after a reset has begun is held
+    /// rather than mixed with those that the device had.
+    #[cold]
+    pub(super) fn follow_early(&mut self) {
+        self.seen = self.shared.view();
+        self.note_gate(self.seen);
+        if self.mode == Mode::Draining && self.free.len() == self.slots.len() {
+            self.restart();
+        }
+    }
+
     fn note_gate(&mut self, view: GateView) {
         self.mode = match (view.gate(), self.mode) {
             (_, Mode::Gone) | (Gate::Gone, _) => Mode::Gone,

@@ -158,6 +158,9 @@ impl Encoder {
 impl<B: Bus> NamespaceQueue<B> {
     #[inline]
     pub(super) fn take(&mut self, request: Request) -> Result<(), Rejected> {
+        if self.shared.view() != self.seen {
+            self.follow_early();
+        }
         let reason = match self.mode {
             Mode::Gone => Some(RejectReason::Gone),
             Mode::Draining => Some(RejectReason::Full),

@@ -1,0 +1,11 @@
+//! The driver against the emulated controller, in virtual time: they share only the bytes of
+//! the specification.
+
+mod bring_up;
+mod data;
+mod events;
+mod hang;
+mod removal;
+mod reset;
+mod rig;
+mod rings;
