@@ -80,7 +80,9 @@ pub struct Client {
 pub struct ClientOptions {
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
-    /// How long a unary call may take, each try by itself. Streams have no deadline.
+    /// How long a unary call or the start of a stream may take, each try by itself. What follows
+    /// on a stream has no deadline, but a server that gives no sign of life for half a minute
+    /// breaks the connection.
     pub call_timeout: Duration,
     /// How repeatable calls are tried again.
     pub retry: RetryPolicy,

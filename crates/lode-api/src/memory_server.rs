@@ -1,20 +1,22 @@
 //! A server that keeps its volumes in memory, for tests of clients.
 //!
 //! It follows the schema's rules for ranges, names, request ids and errors, and can be told to
-//! misbehave: see [`Behaviour`]. It runs on a thread of its own, listens on a free port of the
-//! loopback interface, and ends, with all its connections, when it is dropped.
+//! misbehave: see [`Behaviour`]. It runs on a thread of its own, listens on the loopback
+//! interface or a socket of the file system, and ends, with all its connections, when it is
+//! dropped.
 
 mod block;
 mod control;
 mod volume;
 
-use std::net::SocketAddr;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::Server;
 
 use crate::limits::MESSAGE_LENGTH_MAX_BYTES;
@@ -33,8 +35,21 @@ pub struct Behaviour {
     pub io_batch: u32,
     /// So many creates and deletes take effect but are answered with `UNAVAILABLE`.
     pub lost_answers: u32,
+    /// Calls that are never answered.
+    pub ignored: Ignored,
     /// A streamed write fails with `NO_SPACE` once it has taken so many bytes of data.
     pub capacity_bytes: u64,
+}
+
+/// Which calls are never answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// All are answered.
+    Nothing,
+    /// The description of a volume, and the opening of an Io stream.
+    Volumes,
+    /// Streamed reads and writes.
+    Transfers,
 }
 
 impl Default for Behaviour {
@@ -43,6 +58,7 @@ impl Default for Behaviour {
             credits: 32,
             io_batch: 1,
             lost_answers: 0,
+            ignored: Ignored::Nothing,
             capacity_bytes: u64::MAX,
         }
     }
@@ -51,23 +67,43 @@ impl Default for Behaviour {
 /// A running server.
 #[derive(Debug)]
 pub struct MemoryServer {
-    address: SocketAddr,
+    address: String,
     state: Arc<State>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MemoryServer {
-    /// Starts a server with one empty pool called `memory`.
+    /// Starts a server with one empty pool called `memory` on a free port.
     ///
     /// # Panics
     /// When the loopback interface or a thread cannot be had.
     #[must_use]
     pub fn start(behaviour: Behaviour) -> Self {
-        let state = Arc::new(State::new(behaviour));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("a bound socket");
+        Self::serve(
+            behaviour,
+            format!("http://{address}"),
+            Listener::Tcp(listener),
+        )
+    }
+
+    /// As [`MemoryServer::start`], on a socket of the file system at `path`.
+    ///
+    /// # Panics
+    /// When no socket can be made there, or a thread cannot be had.
+    #[must_use]
+    pub fn start_at(path: &Path, behaviour: Behaviour) -> Self {
+        let listener = std::os::unix::net::UnixListener::bind(path).expect("a free path");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = format!("unix:{}", path.display());
+        Self::serve(behaviour, address, Listener::Unix(listener))
+    }
+
+    fn serve(behaviour: Behaviour, address: String, listener: Listener) -> Self {
+        let state = Arc::new(State::new(behaviour));
         let (stop, stopped) = oneshot::channel();
         let served = Arc::clone(&state);
         let thread = std::thread::spawn(move || serve(listener, served, stopped));
@@ -82,7 +118,7 @@ impl MemoryServer {
     /// The address for [`Client::connect`](crate::Client::connect).
     #[must_use]
     pub fn address(&self) -> String {
-        format!("http://{}", self.address)
+        self.address.clone()
     }
 
     /// The most Io requests that were outstanding on one stream at any time.
@@ -138,6 +174,13 @@ impl State {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for ever if calls of this kind are to be ignored.
+    async fn ignore(&self, kind: Ignored) {
+        if self.behaviour.ignored == kind {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Whether the answer that is ready is to be lost.
     fn loses_answer(&self) -> bool {
         let less = |count: u32| count.checked_sub(1);
@@ -151,27 +194,46 @@ impl State {
 #[derive(Clone, Debug)]
 struct Service(Arc<State>);
 
+/// A socket that is bound and not yet served.
+enum Listener {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
 /// Serves until `stopped`. The runtime, and with it every connection, ends with this function.
-fn serve(listener: std::net::TcpListener, state: Arc<State>, stopped: oneshot::Receiver<()>) {
+fn serve(listener: Listener, state: Arc<State>, stopped: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    let service = Service(state);
     runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener).expect("a listening socket");
-        let serving = Server::builder()
-            .add_service(InfoServiceServer::new(service.clone()))
-            .add_service(PoolServiceServer::new(service.clone()))
-            .add_service(VolumeServiceServer::new(service.clone()))
-            .add_service(
-                BlockServiceServer::new(service)
-                    .max_decoding_message_size(MESSAGE_LENGTH_MAX_BYTES),
-            )
-            .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::select! {
             _ = stopped => {}
-            outcome = serving => outcome.expect("the server runs until it is stopped"),
+            outcome = accept(listener, Service(state)) => {
+                outcome.expect("the server runs until it is stopped");
+            }
         }
     });
+}
+
+async fn accept(listener: Listener, service: Service) -> io::Result<()> {
+    let blocks = BlockServiceServer::new(service.clone());
+    let router = Server::builder()
+        .add_service(InfoServiceServer::new(service.clone()))
+        .add_service(PoolServiceServer::new(service.clone()))
+        .add_service(VolumeServiceServer::new(service))
+        .add_service(blocks.max_decoding_message_size(MESSAGE_LENGTH_MAX_BYTES));
+    let served = match listener {
+        Listener::Tcp(listener) => {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let incoming = TcpListenerStream::new(listener);
+            router.serve_with_incoming(incoming).await
+        }
+        Listener::Unix(listener) => {
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            let incoming = UnixListenerStream::new(listener);
+            router.serve_with_incoming(incoming).await
+        }
+    };
+    served.map_err(io::Error::other)
 }

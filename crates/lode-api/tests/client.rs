@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lode_api::client::{
-    Chunk, ChunkContent, Client, ClientError, ClientOptions, ExtentQuery, NewVolume, Overwrite,
-    RetryPolicy, Shrink, VolumeName,
+    Chunk, ChunkContent, Client, ClientError, ClientOptions, ExtentQuery, IoOptions, NewVolume,
+    Overwrite, RetryPolicy, Shrink, VolumeName,
 };
-use lode_api::memory_server::{Behaviour, MemoryServer};
+use lode_api::memory_server::{Behaviour, Ignored, MemoryServer};
 use lode_api::v1::{Durability, ErrorReason, ExtentKind};
 use tonic::Code;
 
@@ -273,6 +273,49 @@ async fn an_address_where_nobody_listens_is_a_connect_error() {
         .expect_err("stopped");
     assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     assert_eq!(error.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_server_on_a_unix_socket_is_reached_by_every_kind_of_call() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("lodestore.sock");
+    let server = MemoryServer::start_at(&path, Behaviour::default());
+    let client = with_disk(&server, 8192).await;
+    let session = client.open_io(&disk(), IoOptions::default()).await;
+    let session = session.expect("the volume");
+    let data = Bytes::from(vec![3; 4096]);
+    session
+        .write(4096, data.clone(), Durability::None)
+        .await
+        .expect("a write");
+    assert_eq!(
+        client.read(&disk(), 4096, 4096).await.expect("a read"),
+        data
+    );
+    let (image, _) = read_all(&client, 8192).await.expect("the volume");
+    assert_eq!(image[4096..], data);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_in_time_is_a_deadline_error() {
+    let server = MemoryServer::start(Behaviour {
+        ignored: Ignored::Volumes,
+        ..Behaviour::default()
+    });
+    let hurried = ClientOptions {
+        call_timeout: Duration::from_secs(1),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(&server.address(), hurried)
+        .await
+        .expect("a server");
+    let unary = client.volume(&disk()).await.expect_err("no answer");
+    assert_eq!(unary.code(), Code::DeadlineExceeded, "{unary}");
+    let stream = client
+        .open_io(&disk(), IoOptions::default())
+        .await
+        .expect_err("no answer");
+    assert_eq!(stream.code(), Code::DeadlineExceeded, "{stream}");
 }
 
 #[tokio::test]

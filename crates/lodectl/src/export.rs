@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::ExportArguments;
 use crate::import::mib_per_second;
-use crate::interrupt::or_interrupted;
+use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 use crate::progress;
 use crate::size::Human;
@@ -35,6 +35,7 @@ pub(crate) async fn run(
 ) -> Result<()> {
     let name = &arguments.target.volume();
     let file = arguments.file.as_path();
+    let interrupt = Interrupt::watch()?;
     let clock = MonotonicClock::new();
     let started = clock.now();
     let volume = client.volume(name).await?;
@@ -45,7 +46,9 @@ pub(crate) async fn run(
         Sink::file(file, arguments.force, volume.size_bytes)?
     };
     let bar = progress::bar(output, volume.size_bytes, "export")?;
-    let outcome = or_interrupted(transfer(client, name, volume.size_bytes, sink, &bar)).await;
+    let outcome = interrupt
+        .or(transfer(client, name, volume.size_bytes, sink, &bar))
+        .await;
     bar.finish_and_clear();
     let data_bytes = outcome?;
     if is_stdout {

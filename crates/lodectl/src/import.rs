@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::cli::ImportArguments;
-use crate::interrupt::or_interrupted;
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::progress;
 use crate::size::Human;
@@ -31,6 +31,7 @@ pub(crate) async fn run(
     output: &Output,
     arguments: &ImportArguments,
 ) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
     let clock = MonotonicClock::new();
     let started = clock.now();
     let mut source = Source::open(&arguments.file)?;
@@ -41,7 +42,7 @@ pub(crate) async fn run(
         find(client, &mut source, &name).await?
     };
     let bar = progress::bar(output, source.filled_size_bytes(), "import")?;
-    let outcome = or_interrupted(transfer(client, &name, source, &bar)).await;
+    let outcome = interrupt.or(transfer(client, &name, source, &bar)).await;
     bar.finish_and_clear();
     let summary = match outcome {
         Ok(summary) => summary,

@@ -3,15 +3,31 @@
 use std::future::Future;
 
 use anyhow::{Context, Result, bail};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Runs `work` until it ends or a signal asks to stop.
-pub(crate) async fn or_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch signals")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot watch signals")?;
-    tokio::select! {
-        outcome = work => outcome,
-        _ = interrupt.recv() => bail!("interrupted"),
-        _ = terminate.recv() => bail!("terminated"),
+/// Watches for signals that ask to stop, from its making on: one that came before the work is
+/// not lost.
+#[derive(Debug)]
+pub(crate) struct Interrupt {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupt {
+    pub(crate) fn watch() -> Result<Self> {
+        let watch = |kind| signal(kind).context("cannot watch signals");
+        Ok(Self {
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
+        })
+    }
+
+    /// Runs `work` until it ends or a signal asks to stop.
+    pub(crate) async fn or<T>(mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            outcome = work => outcome,
+            _ = self.interrupt.recv() => bail!("interrupted"),
+            _ = self.terminate.recv() => bail!("terminated"),
+        }
     }
 }

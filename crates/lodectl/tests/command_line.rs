@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::CommandCargoExt;
-use lode_api::memory_server::{Behaviour, MemoryServer};
+use lode_api::memory_server::{Behaviour, Ignored, MemoryServer};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -222,6 +222,50 @@ fn an_import_that_fails_removes_the_volume_it_made_unless_told_to_keep_it() {
         image.display()
     ));
     assert_eq!(site.json("volume list").as_array().map(Vec::len), Some(1));
+}
+
+/// Runs a command until `begun`, asks it to stop, and returns how it ended.
+fn interrupted(site: &Site, line: &str, begun: impl Fn() -> bool) -> Output {
+    let mut child = site
+        .command()
+        .args(line.split(' '))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while !begun() {
+        let ended = child.try_wait().expect("a child");
+        assert!(
+            ended.is_none(),
+            "it ended before it was interrupted: {ended:?}"
+        );
+    }
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill is there").success());
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn an_interrupted_import_removes_its_volume_and_an_interrupted_export_its_file() {
+    let site = Site::new(Behaviour {
+        ignored: Ignored::Transfers,
+        ..Behaviour::default()
+    });
+    let image = site.image(1 << 20);
+    let has_volume = || site.json("volume list").as_array().map(Vec::len) == Some(1);
+    let line = format!("volume import {} disk --create", image.display());
+    let output = interrupted(&site, &line, has_volume);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), "lodectl: interrupted\n");
+    assert!(!has_volume());
+
+    site.json("volume create disk --size 1MiB");
+    let has_file = || names(site.folder.path()).len() == 2;
+    let line = format!("volume export disk {}", site.path("out.img").display());
+    let output = interrupted(&site, &line, has_file);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(names(site.folder.path()), ["in.img"]);
 }
 
 #[test]

@@ -159,7 +159,8 @@ impl Client {
         options: IoOptions,
     ) -> Result<IoSession, ClientError> {
         let channel = self.address.connect().await?;
-        IoSession::open(self.blocks_over(channel), name, options).await
+        let opened = IoSession::open(self.blocks_over(channel), name, options);
+        self.in_time(opened).await
     }
 
     /// Reads a range of any length as chunks, over a connection of its own; `None` means to the
@@ -174,7 +175,9 @@ impl Client {
         length_bytes: Option<u64>,
     ) -> Result<VolumeReader, ClientError> {
         let channel = self.address.connect().await?;
-        VolumeReader::open(self.blocks_over(channel), name, offset_bytes, length_bytes).await
+        let opened =
+            VolumeReader::open(self.blocks_over(channel), name, offset_bytes, length_bytes);
+        self.in_time(opened).await
     }
 
     /// Writes a range of any length from chunks, over a connection of its own. All of it is as
@@ -202,6 +205,17 @@ impl Client {
             open,
             chunk_max,
         ))
+    }
+
+    /// The start of a stream within the deadline of a unary call.
+    async fn in_time<T>(
+        &self,
+        start: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(self.options.call_timeout, start).await {
+            Ok(started) => started,
+            Err(_) => Err(Failure::too_late().into()),
+        }
     }
 
     fn blocks(&self) -> BlockServiceClient<Channel> {

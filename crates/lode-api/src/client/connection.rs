@@ -17,6 +17,13 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// system call.
 const FRAME_MAX_BYTES: u32 = 1 << 20;
 
+/// How long a connection with a call on it may be silent before the server is asked for a sign
+/// of life: streams have no deadline of their own.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long that sign may take before the connection counts as broken.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Where a server listens, ready to be connected to any number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
@@ -44,6 +51,8 @@ impl Address {
             endpoint: endpoint
                 .connect_timeout(connect_timeout)
                 .tcp_nodelay(true)
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT)
                 .initial_stream_window_size(STREAM_WINDOW_BYTES)
                 .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
                 .max_frame_size(FRAME_MAX_BYTES),

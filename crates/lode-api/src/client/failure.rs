@@ -90,6 +90,15 @@ impl Failure {
         Self::local(ErrorReason::ConnectionLost, message)
     }
 
+    /// The call did not end in time: whether it took effect is unknown.
+    pub(crate) fn too_late() -> Self {
+        Self {
+            code: Code::DeadlineExceeded,
+            message: "the call took longer than its deadline".to_owned(),
+            detail: None,
+        }
+    }
+
     /// The server broke the protocol.
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::local(ErrorReason::Internal, message)
@@ -136,11 +145,7 @@ impl Failure {
         let mut deepest = status.message().to_owned();
         while let Some(error) = source {
             if error.is::<tonic::TimeoutExpired>() {
-                return Self {
-                    code: Code::DeadlineExceeded,
-                    message: "the call took longer than its deadline".to_owned(),
-                    detail: None,
-                };
+                return Self::too_late();
             }
             deepest = error.to_string();
             source = error.source();

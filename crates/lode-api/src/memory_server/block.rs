@@ -8,8 +8,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Service;
 use super::volume::MemoryVolume;
+use super::{Ignored, Service};
 use crate::limits::IO_LENGTH_MAX_BYTES;
 use crate::v1::block_service_server::BlockService;
 use crate::v1::io_request::Operation;
@@ -321,6 +321,7 @@ impl BlockService for Service {
         &self,
         request: Request<Streaming<IoRequest>>,
     ) -> Result<Response<Self::IoStream>, Status> {
+        self.0.ignore(Ignored::Volumes).await;
         let mut requests = request.into_inner();
         let first = requests.message().await?.unwrap_or_default();
         let Some(Operation::Open(open)) = first.operation else {
@@ -338,6 +339,7 @@ impl BlockService for Service {
         &self,
         request: Request<ReadStreamRequest>,
     ) -> Result<Response<Self::ReadStreamStream>, Status> {
+        self.0.ignore(Ignored::Transfers).await;
         let request = request.into_inner();
         let mut store = self.0.store();
         let volume = store.volume(&request.pool, &request.volume)?;
@@ -357,6 +359,7 @@ impl BlockService for Service {
         &self,
         request: Request<Streaming<WriteStreamRequest>>,
     ) -> Result<Response<WriteStreamResponse>, Status> {
+        self.0.ignore(Ignored::Transfers).await;
         let _ending = Ending(&self.0.ended_writes);
         let summary = self.take_chunks(request.into_inner()).await?;
         Ok(Response::new(summary))

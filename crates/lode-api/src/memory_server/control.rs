@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use tonic::{Request, Response, Status};
 
-use super::Service;
 use super::volume::MemoryVolume;
+use super::{Ignored, Service};
 use crate::v1::info_service_server::InfoService;
 use crate::v1::pool_service_server::PoolService;
 use crate::v1::volume_service_server::VolumeService;
@@ -278,6 +278,7 @@ impl VolumeService for Service {
         &self,
         request: Request<GetVolumeRequest>,
     ) -> Result<Response<GetVolumeResponse>, Status> {
+        self.0.ignore(Ignored::Volumes).await;
         let request = request.into_inner();
         let mut store = self.0.store();
         let volume = store.volume(&request.pool, &request.name)?.describe();
