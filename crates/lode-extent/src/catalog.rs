@@ -86,7 +86,10 @@ impl Volume {
             block_size: self.record.block_size,
             sync: self.record.sync,
             created_unix_seconds: self.record.created_unix_seconds,
-            allocated_bytes: self.record.allocated_blocks * ALLOCATION_UNIT_BYTES,
+            allocated_bytes: self
+                .record
+                .allocated_blocks
+                .saturating_mul(ALLOCATION_UNIT_BYTES),
             is_damaged: self.is_damaged,
         }
     }

@@ -135,12 +135,13 @@ impl Core {
 }
 
 impl ApplyFault {
-    /// The fault as a caller sees it; a conflict in a running pool is a broken invariant.
+    /// The fault as a caller sees it. A conflict in a running pool means that the metadata on the
+    /// devices contradict each other: [`Pool::change`](crate::Pool) has failed the pool.
     pub(crate) fn into_error(self) -> ExtentError {
         match self {
             Self::Absent(what) => ExtentError::NotResident(crate::load::Missing(what)),
             Self::Damaged(volume) => ExtentError::ObjectDamaged { volume },
-            Self::Conflict => unreachable!("a change of a running pool was checked before"),
+            Self::Conflict => ExtentError::ReadOnly,
         }
     }
 }

@@ -7,6 +7,8 @@
 
 mod edit;
 mod lookup;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use edit::{ExtentSource, Removed, replace};
 pub(crate) use lookup::pieces;

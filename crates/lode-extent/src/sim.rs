@@ -1,5 +1,7 @@
 //! The pool over model disks: smoke tests, faults, and crashes by the thousand.
 
 mod basics;
+mod crash;
 mod disk;
+mod faults;
 mod world;

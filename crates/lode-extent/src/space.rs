@@ -18,6 +18,8 @@ mod flush;
 mod index;
 mod reserve;
 mod resident;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,6 +17,8 @@ pub(crate) mod flush;
 pub(crate) mod node;
 mod resident;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 
 use crate::format::block::BlockKind;
 use crate::format::object::Root;

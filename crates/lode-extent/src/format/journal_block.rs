@@ -128,6 +128,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         #[test]
         fn a_transaction_reads_back_as_written(
             records in proptest::collection::vec(any::<u8>(), 1..20_000),

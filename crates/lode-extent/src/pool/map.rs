@@ -9,7 +9,7 @@ use crate::extent::{extent_at, pieces};
 use crate::format::record::{MAP_RECORD_BYTES, Record, SMALL_RECORD_BYTES};
 use crate::load::{Missing, MissingBlock};
 use crate::piece::{Piece, PieceFlags, PieceKind};
-use crate::pool::Pool;
+use crate::pool::{Pool, device_index};
 use crate::space::{ReserveFault, Run};
 use crate::tree::TreeFault;
 use crate::types::{LogicalBlock, PoolBlock, Ticket, VolumeId};
@@ -256,7 +256,16 @@ impl Pool {
         let core = self.core.as_mut().expect("the pool is ready");
         let (mut freed, mut data_on) = (Vec::new(), 0);
         for record in records {
-            core.apply(record, &mut freed)?;
+            if let Err(fault) = core.apply(record, &mut freed) {
+                if fault == ApplyFault::Conflict {
+                    // The change was checked: the metadata contradict each other.
+                    self.fail(ExtentError::MetadataDamaged {
+                        device: device_index(0),
+                        block: 0,
+                    });
+                }
+                return Err(fault);
+            }
             if let Record::Map { physical, .. } = record {
                 let (device, _) = core
                     .geometry

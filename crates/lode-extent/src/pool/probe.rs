@@ -143,7 +143,7 @@ fn order_devices(
         if found_bytes / BLOCK_BYTES_U64 < expected {
             return Err(ExtentError::DeviceTruncated {
                 device,
-                expected_bytes: expected * BLOCK_BYTES_U64,
+                expected_bytes: expected.saturating_mul(BLOCK_BYTES_U64),
                 found_bytes,
             });
         }

@@ -54,7 +54,11 @@ impl Disk {
                     blocks.end * 4096 <= self.spec.size_bytes,
                     "a read past the end"
                 );
-                Ok(Some(blocks.flat_map(|block| self.read(block)).collect()))
+                let mut data = Vec::new();
+                for block in blocks {
+                    data.extend_from_slice(&self.read(block));
+                }
+                Ok(Some(data))
             }
             MetadataOp::Write {
                 block,

@@ -96,6 +96,18 @@ impl World {
         }
     }
 
+    /// Does I/O until the pool has started, or failed to.
+    pub(crate) fn start(&mut self) {
+        while *self.pool.state() == PoolState::Starting {
+            while let Some(io) = self.pool.next_io() {
+                self.pending.push(io);
+            }
+            if *self.pool.state() == PoolState::Starting {
+                self.complete(0);
+            }
+        }
+    }
+
     /// Does one of the pending operations.
     pub(crate) fn complete(&mut self, index: usize) {
         let io = self.pending.remove(index);
