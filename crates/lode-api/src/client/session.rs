@@ -261,8 +261,8 @@ impl Drop for IoSession {
 async fn drive(mut answers: Streaming<IoResponse>, table: Arc<Table>, wait: Wait) {
     let failure = loop {
         let next = match wait {
-            Wait::BusyPoll if !table.is_idle() => busy_next(&mut answers).await,
-            Wait::BusyPoll | Wait::Sleep => answers.message().await,
+            Wait::BusyPoll => look_out(&table, answers.message()).await,
+            Wait::Sleep => answers.message().await,
         };
         match next {
             Ok(Some(response)) => {
@@ -277,15 +277,22 @@ async fn drive(mut answers: Streaming<IoResponse>, table: Arc<Table>, wait: Wait
     table.fail(failure);
 }
 
-/// The next answer, without letting the runtime's thread sleep meanwhile.
-async fn busy_next(
-    answers: &mut Streaming<IoResponse>,
-) -> Result<Option<IoResponse>, tonic::Status> {
+/// Waits for the next answer; the runtime's thread does not sleep while a request is outstanding.
+async fn look_out<T>(table: &Table, next: impl Future<Output = T>) -> T {
+    let mut next = std::pin::pin!(next);
     loop {
-        tokio::select! {
-            biased;
-            next = answers.message() => return next,
-            () = tokio::task::yield_now() => {}
+        if table.is_idle() {
+            tokio::select! {
+                biased;
+                answer = &mut next => return answer,
+                () = table.begun() => {}
+            }
+        } else {
+            tokio::select! {
+                biased;
+                answer = &mut next => return answer,
+                () = tokio::task::yield_now() => {}
+            }
         }
     }
 }
@@ -304,5 +311,43 @@ fn opened(response: Option<IoResponse>) -> Result<IoOpened, ClientError> {
         Some(Answer::Opened(opened)) if opened.credits > 0 => Ok(opened),
         Some(Answer::Error(error)) => Err(Failure::from(error).into()),
         _ => Err(Failure::protocol("the server did not open the volume").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn busy_polling_sleeps_while_nothing_is_outstanding_and_looks_again_while_something_is() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let table = Table::new(1);
+        let mut waiting = std::pin::pin!(look_out(&table, std::future::pending::<()>()));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "idle: it sleeps");
+
+        let request = std::pin::pin!(table.reserve()).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(request.is_ready());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "woken by the request");
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(
+            wakes.0.load(Ordering::Relaxed),
+            2,
+            "outstanding: it looks again"
+        );
     }
 }

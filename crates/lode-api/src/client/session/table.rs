@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::client::failure::Failure;
 use crate::v1::io_response::Result as Answer;
@@ -19,6 +19,8 @@ pub(crate) struct Table {
     state: Mutex<State>,
     credits: Semaphore,
     credit_count: u32,
+    /// Told of each request that begins, for a driver that wants to look out for its answer.
+    begun: Notify,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,7 @@ impl Table {
             }),
             credits: Semaphore::new(usize::try_from(credits).expect("32 bits fit a usize")),
             credit_count: credits,
+            begun: Notify::new(),
         }
     }
 
@@ -86,6 +89,7 @@ impl Table {
         let index = state.free.pop().expect("a credit is a free slot");
         let slot = state.slot(index);
         slot.stage = Stage::Waiting(None);
+        self.begun.notify_one();
         Ok(Pending {
             table: self,
             index,
@@ -140,6 +144,11 @@ impl Table {
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.free.len() == state.slots.len()
+    }
+
+    /// Waits for a request to begin, if none has since this was last asked.
+    pub(crate) async fn begun(&self) {
+        self.begun.notified().await;
     }
 
     /// Waits until no request is outstanding, or the session has failed.
