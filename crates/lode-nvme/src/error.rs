@@ -77,6 +77,15 @@ pub enum Failure {
     /// A command of an I/O queue hung through abort, and resets did not help.
     #[error("commands hang")]
     CommandsHang,
+    /// It serves discovery or administration only (CNTRLTYPE).
+    #[error("no I/O controller: type {kind}")]
+    NoIoController {
+        /// Its type.
+        kind: u8,
+    },
+    /// Its queue entries are larger than those of the NVM command set (SQES, CQES).
+    #[error("queue entries of another size")]
+    EntrySizes,
     /// It has no NVM command set (CAP.CSS).
     #[error("no NVM command set")]
     NoNvmCommandSet,

@@ -75,6 +75,7 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) transfer_max_bytes: u32,
+    pub(crate) queue_depth_max: u32,
     pub(crate) write_cache: WriteCache,
     pub(crate) features: ControllerFeatures,
     pub(crate) quirks: Quirks,
@@ -195,7 +196,7 @@ impl Offer {
                 supports_write_zeroes,
                 supports_deallocate,
             ),
-            queue_depth_max: 0,
+            queue_depth_max: self.queue_depth_max,
             write_cache: self.write_cache,
             supports_write_through: !self.quirks.contains(Quirks::NO_FUA),
             supports_write_zeroes,
@@ -233,6 +234,7 @@ mod tests {
     fn offer() -> Offer {
         Offer {
             transfer_max_bytes: 1 << 20,
+            queue_depth_max: 255,
             write_cache: WriteCache::Volatile,
             features: ControllerFeatures::all(),
             quirks: Quirks::empty(),

@@ -115,10 +115,11 @@ impl Facts {
         });
     }
 
-    /// What is promised to each namespace.
-    pub(crate) const fn offer(&self) -> Offer {
+    /// What is promised to each namespace, given how deep a queue of default options is.
+    pub(crate) const fn offer(&self, queue_depth_max: u32) -> Offer {
         Offer {
             transfer_max_bytes: self.transfer_max_bytes,
+            queue_depth_max,
             write_cache: self.write_cache,
             features: self.features,
             quirks: self.quirks,

@@ -49,10 +49,11 @@ impl LinkEntry {
         self.stage = Stage::Absent;
     }
 
-    /// Whether the pair waits for the controller.
-    pub(super) fn is_busy(&self) -> bool {
+    /// Whether the pair waits for the controller, whose epoch is `now`. One whose queue has not
+    /// followed the last reset yet waits for the queue.
+    pub(super) fn is_busy(&self, now: u64) -> bool {
         match self.link.state() {
-            LinkState::Wanted { .. } => true,
+            LinkState::Wanted { epoch } => epoch == now,
             LinkState::Closed => self.stage != Stage::Absent,
             LinkState::Live { .. } | LinkState::Failed => false,
         }

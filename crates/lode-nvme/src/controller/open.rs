@@ -127,7 +127,7 @@ impl<B: Bus> Controller<B> {
     }
 
     /// As many entries as asked for, within what the program and the controller can.
-    fn entries(&self, asked: u16) -> u16 {
+    pub(super) fn entries(&self, asked: u16) -> u16 {
         let largest = u16::try_from(self.capabilities.queue_entries_max()).unwrap_or(u16::MAX);
         asked
             .clamp(QueueOptions::ENTRIES_MIN, QueueOptions::ENTRIES_MAX)

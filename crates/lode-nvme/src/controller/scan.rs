@@ -10,6 +10,7 @@ use super::start::{FIRST_LIST, Purpose, Step};
 use super::{Controller, ControllerState};
 use crate::admin::AdminCompletion;
 use crate::namespace::{Namespace, Refusal};
+use crate::options::QueueOptions;
 
 /// A scan of the namespaces in progress.
 #[derive(Debug, Default)]
@@ -80,7 +81,8 @@ impl<B: Bus> Controller<B> {
     ) -> Option<Step> {
         if status.is_success() {
             let identify: IdentifyNamespace = self.admin.data(completion, 0);
-            match self.facts.offer().namespace(id, &identify) {
+            let depth = u32::from(self.entries(QueueOptions::default().entries) - 1);
+            match self.facts.offer(depth).namespace(id, &identify) {
                 Some(Ok(namespace)) => self.scan.found.push(namespace),
                 Some(Err(refusal)) => self.scan.refused.push((id, refusal)),
                 None => {}

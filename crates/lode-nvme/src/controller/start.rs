@@ -7,7 +7,9 @@ use lode_nvme_spec::command::{DoorbellBufferConfig, GetFeatures, Identify, SetFe
 use lode_nvme_spec::feature::{EventMask, FeatureId, QueueCounts, WRITE_CACHE_ENABLED};
 use lode_nvme_spec::identify::{AdminFeatures, Cns, IdentifyController, IdentifyNvmController};
 use lode_nvme_spec::prp;
-use lode_nvme_spec::registers::{Version, completion_doorbell};
+use lode_nvme_spec::registers::{
+    COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT, Version, completion_doorbell,
+};
 use lode_nvme_spec::{Status, SubmissionEntry};
 use lode_units::{Instant, NamespaceId, QueueId};
 
@@ -155,7 +157,12 @@ impl<B: Bus> Controller<B> {
         let value = completion.entry.dword_0.get();
         let next = match step {
             Step::IdentifyController if status.is_success() => {
-                self.learn_controller(&self.admin.data(completion, 0))
+                let identify: IdentifyController = self.admin.data(completion, 0);
+                if let Err(failure) = accept(&identify) {
+                    self.fail(failure);
+                    return;
+                }
+                Some(self.learn_controller(&identify))
             }
             Step::IdentifyCommandSet => {
                 if status.is_success() {
@@ -189,17 +196,17 @@ impl<B: Bus> Controller<B> {
         }
     }
 
-    fn learn_controller(&mut self, identify: &IdentifyController) -> Option<Step> {
+    fn learn_controller(&mut self, identify: &IdentifyController) -> Step {
         let shift = self.page_min_shift();
         self.facts.learn(identify, shift, self.options.quirks);
         self.scan = Scan::new();
         // Early controllers have no such structure, and some answer an unknown CNS badly.
         let has_command_set = self.facts.version >= COMMAND_SET_IDENTIFY_SINCE;
-        Some(if has_command_set {
+        if has_command_set {
             Step::IdentifyCommandSet
         } else {
             Step::QueueCount
-        })
+        }
     }
 
     /// Number of Queues (§5.27.1.5): never more than the doorbell window has room for.
@@ -299,6 +306,22 @@ impl<B: Bus> Controller<B> {
     pub(super) fn page_min_shift(&self) -> u32 {
         prp::PAGE_SHIFT_MIN + u32::from(self.capabilities.page_size_min)
     }
+}
+
+/// Refuses a controller without I/O (CNTRLTYPE: 0 is not told, 1 I/O, 2 discovery, 3
+/// administrative) or with queue entries of another size.
+const fn accept(identify: &IdentifyController) -> Result<(), Failure> {
+    let kind = identify.controller_type;
+    if kind == 2 || kind == 3 {
+        return Err(Failure::NoIoController { kind });
+    }
+    // Bits 3:0 are the smallest size; a device that tells nothing has 0 there.
+    if identify.submission_entry_sizes & 0xF > SUBMISSION_ENTRY_SHIFT
+        || identify.completion_entry_sizes & 0xF > COMPLETION_ENTRY_SHIFT
+    {
+        return Err(Failure::EntrySizes);
+    }
+    Ok(())
 }
 
 fn set(feature: FeatureId, value: u32) -> SubmissionEntry {

@@ -128,11 +128,12 @@ impl<B: Bus> Controller<B> {
 
     /// Whether something is under way that ends soon.
     pub(super) fn is_busy(&self) -> bool {
+        let epoch = self.shared.view().epoch();
         self.admin.is_waiting()
             || self.watch.has_wants()
             || self.scan.is_running
             || self.next_step.is_some()
-            || self.links.iter().any(super::links::LinkEntry::is_busy)
+            || self.links.iter().any(|entry| entry.is_busy(epoch))
     }
 
     /// Keeps as many asynchronous event requests at the controller as it allows.
