@@ -137,7 +137,55 @@ fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use http_body_util::BodyExt;
+    use tower::{ServiceExt, service_fn};
+
     use super::*;
+
+    fn request(timeout: &str) -> Request<()> {
+        let builder = Request::builder().header("grpc-timeout", timeout);
+        builder.body(()).expect("a request")
+    }
+
+    /// A body that never ends.
+    fn endless() -> Body {
+        let stream = futures_util::stream::pending::<Result<Frame<Bytes>, Status>>();
+        Body::new(http_body_util::StreamBody::new(stream))
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_answered_in_time_fails() {
+        let service =
+            service_fn(|_request: Request<()>| pending::<Result<Response<Body>, Infallible>>());
+        let answer = Deadlines::new(service).oneshot(request("1m")).await;
+        let answer = answer.expect("infallible");
+        assert_eq!(answer.headers()["grpc-status"], "4");
+    }
+
+    #[tokio::test]
+    async fn a_response_that_does_not_end_in_time_ends_with_the_deadline() {
+        let service = service_fn(|_request: Request<()>| async {
+            Ok::<_, Infallible>(Response::new(endless()))
+        });
+        let answer = Deadlines::new(service).oneshot(request("1m")).await;
+        let body = answer.expect("infallible").into_body();
+        let collected = body.collect().await.expect("no failure");
+        let trailers = collected.trailers().expect("trailers");
+        assert_eq!(trailers["grpc-status"], "4");
+        assert!(collected.to_bytes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_call_without_a_timeout_is_passed_on() {
+        let service = service_fn(|_request: Request<()>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let request = Request::new(());
+        let answer = Deadlines::new(service).oneshot(request).await;
+        assert!(answer.expect("infallible").headers().is_empty());
+    }
 
     fn parse(text: &str) -> Option<Duration> {
         let mut headers = HeaderMap::new();

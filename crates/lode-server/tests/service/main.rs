@@ -1,0 +1,10 @@
+//! The services over real connections, with volumes in memory in place of a shard.
+
+mod blocks;
+mod bulk;
+mod connections;
+mod fixture;
+mod memory_host;
+mod pools;
+mod stream;
+mod volumes;
