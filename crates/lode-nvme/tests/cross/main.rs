@@ -9,3 +9,4 @@ mod removal;
 mod reset;
 mod rig;
 mod rings;
+mod threads;
