@@ -240,10 +240,7 @@ impl Pool {
 }
 
 /// The bytes of a read.
-fn bytes<'data>(
-    io: InFlight,
-    outcome: Result<Option<&'data [u8]>, IoFailure>,
-) -> Result<&'data [u8], IoFailure> {
+fn bytes(io: InFlight, outcome: Result<Option<&[u8]>, IoFailure>) -> Result<&[u8], IoFailure> {
     outcome.map(|data| {
         let data = data.expect("a read completes with bytes");
         let expected = usize::try_from(io.count).expect("a short read") * 4096;

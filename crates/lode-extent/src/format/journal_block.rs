@@ -107,7 +107,8 @@ pub(crate) fn decode(block: &Block, address: u64, pool: u64) -> Result<JournalBl
     let blocks = raw.blocks.get();
     let first = raw.first_sequence.get();
     let index = header.owner.checked_sub(first);
-    if !(1..=TRANSACTION_BLOCKS_MAX).contains(&blocks)
+    if raw.reserved != [0; 12]
+        || !(1..=TRANSACTION_BLOCKS_MAX).contains(&blocks)
         || index.is_none_or(|index| index >= u64::from(blocks))
     {
         return Err(BlockFault::Contents);

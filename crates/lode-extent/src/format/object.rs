@@ -7,6 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::block::BlockFault;
+use crate::tree::HEIGHT_MAX;
 use crate::types::PoolBlock;
 use crate::volume::SyncAttribute;
 
@@ -89,12 +90,18 @@ impl RawRoot {
         }
     }
 
-    pub(crate) fn root(&self) -> Root {
-        Root {
+    /// The root; `None` where a tree would be higher than trees are.
+    pub(crate) fn root(&self) -> Option<Root> {
+        let is_sane = self.height <= HEIGHT_MAX && self.reserved == [0; 7];
+        is_sane.then(|| Root {
             block: PoolBlock::new(self.block.get()),
             generation: self.generation.get(),
             height: self.height,
-        }
+        })
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        self.as_bytes().iter().all(|&byte| byte == 0)
     }
 }
 
@@ -140,6 +147,14 @@ impl VolumeRecord {
         if raw.kind != KIND_VOLUME || raw.flags & !FLAG_DELETING != 0 || raw.is_trimming > 1 {
             return Err(BlockFault::Contents);
         }
+        // Fields of features that this version does not have.
+        let is_plain = raw.dead_list.is_zero()
+            && raw.origin == U64::ZERO
+            && raw.newest_snapshot_epoch == U32::ZERO
+            && raw.reserved == [0; 36];
+        if !is_plain {
+            return Err(BlockFault::Contents);
+        }
         Ok(Self {
             name: name.to_owned(),
             size_bytes: raw.size_bytes.get(),
@@ -150,7 +165,7 @@ impl VolumeRecord {
             is_deleting: raw.flags & FLAG_DELETING != 0,
             is_trimming: raw.is_trimming == 1,
             allocated_blocks: raw.allocated_blocks.get(),
-            map: raw.map.root(),
+            map: raw.map.root().ok_or(BlockFault::Contents)?,
         })
     }
 }

@@ -75,6 +75,9 @@ impl RequestRecord {
             .and_then(|id| std::str::from_utf8(id).ok())
             .and_then(|id| RequestId::new(id).ok())
             .ok_or(BlockFault::Contents)?;
+        if raw.reserved != [0; 6] {
+            return Err(BlockFault::Contents);
+        }
         let kind = match raw.kind {
             1 => RequestKind::Create,
             2 => RequestKind::Delete,

@@ -215,7 +215,7 @@ impl Superblock {
     /// The superblock in `block`, which was read at the device's block `address`.
     pub(crate) fn decode(block: &Block, address: u64) -> Result<Self, BlockFault> {
         let header = open(block)?;
-        let (raw, _) = RawSuperblock::ref_from_prefix(&block[HEADER_BYTES..])
+        let (raw, rest) = RawSuperblock::ref_from_prefix(&block[HEADER_BYTES..])
             .expect("a block holds a superblock");
         let pool_uuid = Uuid::from_bytes(raw.pool_uuid);
         if header.kind != BlockKind::Superblock
@@ -229,6 +229,13 @@ impl Superblock {
             .get(..usize::from(raw.device_count.get()))
             .ok_or(BlockFault::Contents)?;
         if raw.device_index.get() >= raw.device_count.get() || raw.flags.get() & !FLAG_CLEAN != 0 {
+            return Err(BlockFault::Contents);
+        }
+        let is_plain = raw.roots[2..].iter().all(RawRoot::is_zero)
+            && raw.reserved == [0; 7]
+            && raw.reserved_word == U32::ZERO
+            && rest.iter().all(|&byte| byte == 0);
+        if !is_plain {
             return Err(BlockFault::Contents);
         }
         let mut space = [SpaceEntry::default(); SPACE_ROOTS];
@@ -254,8 +261,8 @@ impl Superblock {
             epoch: raw.epoch.get(),
             free_blocks: raw.free_blocks.get(),
             node_blocks: raw.node_blocks.get(),
-            objects: raw.roots[0].root(),
-            requests: raw.roots[1].root(),
+            objects: raw.roots[0].root().ok_or(BlockFault::Contents)?,
+            requests: raw.roots[1].root().ok_or(BlockFault::Contents)?,
             space,
         })
     }

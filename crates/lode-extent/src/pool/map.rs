@@ -13,7 +13,7 @@ use crate::pool::{Pool, device_index};
 use crate::space::{ReserveFault, Run};
 use crate::tree::TreeFault;
 use crate::types::{LogicalBlock, PoolBlock, Ticket, VolumeId};
-use crate::volume::Unmapped;
+use crate::volume::{PoolState, Unmapped};
 
 /// The most units that one allocation covers (8 MiB).
 pub const ALLOCATION_BLOCKS_MAX: u32 = 2048;
@@ -36,6 +36,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`LookupError`]; `into` may then hold pieces of the part before the fault.
+    ///
+    /// # Panics
+    /// Only when the map in memory breaks its own invariants.
     pub fn lookup(
         &self,
         volume: VolumeId,
@@ -182,7 +185,10 @@ impl Pool {
 
     /// Gives an allocation back unused. Works in every state of the pool.
     pub fn cancel(&mut self, allocation: Allocation) {
-        if let Some(core) = self.core.as_mut() {
+        // A pool that has failed gives no space out any more, and a record that failed it may have
+        // taken a part of the allocation.
+        let is_failed = matches!(self.state, PoolState::Failed(_));
+        if let Some(core) = self.core.as_mut().filter(|_| !is_failed) {
             for run in allocation.into_runs() {
                 let run = Run {
                     start: run.physical,

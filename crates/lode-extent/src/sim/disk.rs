@@ -158,12 +158,4 @@ impl Disk {
     pub(crate) fn written(&self) -> Vec<u64> {
         self.media.keys().copied().collect()
     }
-
-    pub(crate) fn media(&self) -> &BTreeMap<u64, Block> {
-        &self.media
-    }
-
-    pub(crate) fn set_media(&mut self, block: u64, data: Block) {
-        self.media.insert(block, data);
-    }
 }
