@@ -290,7 +290,8 @@ mod tests {
         for (byte, part) in (1..).zip(&parts) {
             assert_eq!(part.length_bytes(), 3072);
             source.copy_from_slice(0, &[byte; 3072]);
-            part.write(0, &source, 0, 3072).expect("memory does not fail");
+            part.write(0, &source, 0, 3072)
+                .expect("memory does not fail");
         }
         for (byte, part) in (1..).zip(&parts) {
             assert_eq!(part.snapshot(0, 3072), [byte; 3072]);

@@ -176,10 +176,11 @@ impl Batch<'_> {
         if !self.queue.outstanding.is_empty() {
             self.collect()?;
         }
+        self.fetch_all()?;
         if self.queue.id.get() == 0 {
             self.admin_housekeeping()?;
         }
-        self.fetch_all()
+        Ok(())
     }
 
     /// Ends what is due and what found no room before.

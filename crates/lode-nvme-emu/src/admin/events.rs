@@ -108,9 +108,6 @@ impl Batch<'_> {
             return Err(rejected(SpecificStatus::AsyncEventLimitExceeded));
         }
         admin.events.requests.push_back(entry.command_id());
-        drop(admin);
-        // An event may have waited for this very request.
-        self.shared.queues.mark(self.queue.id);
         Ok(Outcome::Kept)
     }
 

@@ -155,8 +155,6 @@ impl Batch<'_> {
             admin.logs.changed_namespaces.clear();
         }
         admin.events.page_was_read(page);
-        drop(admin);
-        self.shared.queues.mark(self.queue.id);
     }
 }
 

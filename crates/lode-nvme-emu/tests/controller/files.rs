@@ -57,7 +57,8 @@ fn spec(path: &std::path::Path, options: &str) -> EmulatorSpec {
 fn bytes_of_file(path: &std::path::Path, lba: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let file = File::open(path).expect("the file");
-    file.read_exact_at(&mut bytes, lba * 512).expect("its bytes");
+    file.read_exact_at(&mut bytes, lba * 512)
+        .expect("its bytes");
     bytes
 }
 
@@ -98,7 +99,12 @@ fn transfers_of_every_offset_and_length_reach_the_file() {
 
 #[test]
 fn scattered_pages_go_through_more_bounce_buffers_than_there_are() {
-    let OnFile { host, mut pair, _folder, .. } = on_file(Cache::Host);
+    let OnFile {
+        host,
+        mut pair,
+        _folder,
+        ..
+    } = on_file(Cache::Host);
     let buffer = host.allocate(128 * 4096);
     let page = |index: u64| buffer.iova().get() + index * 4096;
     for index in 0..40_u64 {
@@ -123,7 +129,12 @@ fn scattered_pages_go_through_more_bounce_buffers_than_there_are() {
 
 #[test]
 fn many_commands_are_in_flight_at_once_and_each_completes_once() {
-    let OnFile { host, mut pair, _folder, .. } = on_file(Cache::Host);
+    let OnFile {
+        host,
+        mut pair,
+        _folder,
+        ..
+    } = on_file(Cache::Host);
     let buffer = host.allocate(63 * 4096);
     for round in 0..20_u64 {
         for index in 0..63_u64 {
@@ -143,13 +154,21 @@ fn many_commands_are_in_flight_at_once_and_each_completes_once() {
         assert!(host.next(&mut pair).is_none());
     }
     for index in 0..63_u64 {
-        assert_eq!(host.read(&mut pair, index * 8, 4096), pattern(1900 + index, 4096));
+        assert_eq!(
+            host.read(&mut pair, index * 8, 4096),
+            pattern(1900 + index, 4096)
+        );
     }
 }
 
 #[test]
 fn flush_write_through_and_compare_work_on_a_file() {
-    let OnFile { host, mut pair, _folder, .. } = on_file(Cache::Host);
+    let OnFile {
+        host,
+        mut pair,
+        _folder,
+        ..
+    } = on_file(Cache::Host);
     let data = pattern(5, 8192);
     host.write(&mut pair, 0, &data, BlockFlags::FORCE_UNIT_ACCESS);
     host.run_ok(&mut pair, flush(NSID));
@@ -162,7 +181,10 @@ fn flush_write_through_and_compare_work_on_a_file() {
     buffer.copy_from_slice(8191, &[!data[8191]]);
     let status = host.run(&mut pair, compare).status();
     assert_eq!(status, MediaStatus::CompareFailure.into());
-    host.run_ok(&mut pair, block(NvmOpcode::Verify, 0, 8192, BlockFlags::empty()));
+    host.run_ok(
+        &mut pair,
+        block(NvmOpcode::Verify, 0, 8192, BlockFlags::empty()),
+    );
 }
 
 #[test]
@@ -199,7 +221,10 @@ fn zeroed_and_deallocated_blocks_read_as_zeros_and_give_their_space_back() {
     }
     assert!(host.read(&mut pair, 0, length) == expected);
     let left = std::fs::metadata(&path).expect("the file").blocks();
-    assert!(left + 1000 < allocated, "{left} of {allocated} sectors left");
+    assert!(
+        left + 1000 < allocated,
+        "{left} of {allocated} sectors left"
+    );
 }
 
 #[test]
@@ -246,7 +271,10 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
         };
         assert_eq!(actual_bytes, 1 << 20);
     }
-    let file = OpenOptions::new().write(true).open(&path).expect("the file");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("the file");
     file.set_len(1_000_000).expect("a cut");
     assert!(matches!(open(""), Err(EmulatorError::SizeNotBlocks { .. })));
     let outcome = EmulatedController::open(&spec(folder.path(), ""));
@@ -264,7 +292,10 @@ fn reading_where_the_file_was_cut_is_a_media_error_and_nothing_else_suffers() {
         _folder,
     } = on_file(Cache::Host);
     host.write(&mut pair, 0, &pattern(1, 4096), BlockFlags::empty());
-    let file = OpenOptions::new().write(true).open(&path).expect("the file");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("the file");
     file.set_len(1 << 20).expect("a cut");
     let buffer = host.allocate(4096);
     let data = host.pages(&buffer, 0, 4096);
@@ -291,8 +322,13 @@ fn a_reset_waits_for_file_operations_and_completes_none_of_them() {
     host.ring(&pair);
     host.advance();
     host.disable();
-    assert!(host.next(&mut pair).is_none(), "nothing completes after a reset");
-    host.controller.unmap(&buffer).expect("nothing is in flight");
+    assert!(
+        host.next(&mut pair).is_none(),
+        "nothing completes after a reset"
+    );
+    host.controller
+        .unmap(&buffer)
+        .expect("nothing is in flight");
     host.enable();
     let mut pair = host.create_pair(1, 64);
     host.write(&mut pair, 0, &pattern(8, 4096), BlockFlags::empty());
@@ -301,7 +337,12 @@ fn a_reset_waits_for_file_operations_and_completes_none_of_them() {
 
 #[test]
 fn unmapping_waits_for_reads_into_the_memory_and_keeps_their_completions() {
-    let OnFile { host, mut pair, _folder, .. } = on_file(Cache::Host);
+    let OnFile {
+        host,
+        mut pair,
+        _folder,
+        ..
+    } = on_file(Cache::Host);
     let buffer = host.allocate(32 * 65536);
     for index in 0..32_u64 {
         let at = usize::try_from(index * 65536).expect("small");

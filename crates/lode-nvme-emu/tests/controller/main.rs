@@ -1,6 +1,11 @@
 //! The emulated controller as a host sees it.
 #![expect(unreachable_pub, reason = "modules of a test binary share items")]
 
+mod admin;
 mod basics;
+mod faults;
 mod files;
 mod host;
+mod hostile;
+mod lifecycle;
+mod power;
