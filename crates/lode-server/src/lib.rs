@@ -1,7 +1,7 @@
 //! The server: gRPC services over the gateway of each core, and metrics and health over HTTP.
 //!
 //! Owns: [`Server`], the gRPC services with standard health and reflection; [`ListenAddress`],
-//! where it may listen; [`PoolManager`], what it asks of whoever opens devices; the one table
+//! where it may listen; [`HttpServer`] and the [`Monitor`] that it shows; [`MetricsSource`]; [`PoolManager`], what it asks of whoever opens devices; the one table
 //! from errors to gRPC codes.
 //!
 //! A call is served on the core that its connection was handed to; its futures hold indices and
@@ -15,14 +15,18 @@
 mod block;
 mod deadline;
 mod failure;
+mod http;
 mod info;
 mod listen;
+mod metrics;
 mod open;
 mod pool;
 mod pool_manager;
 mod server;
 mod volume;
 
+pub use http::{CoreProbe, HttpServer, Monitor, Pinged};
 pub use listen::{ListenAddress, ListenError, RemoteAccess};
+pub use metrics::{Families, Labels, MetricsSource, ProcessSource, ShardSource};
 pub use pool_manager::{CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError};
 pub use server::{Server, Serving};

@@ -82,6 +82,7 @@ impl Future for TakeBuffer {
             Some(wait) => wait,
             None => match desk.with(|state| state.buffers.ask(self.length_bytes)) {
                 Ok(Asked::Taken(buffer)) => {
+                    desk.show_lent();
                     return Poll::Ready(Ok(PooledBuffer::new(desk.core(), buffer)));
                 }
                 Ok(Asked::Queued(key)) => {

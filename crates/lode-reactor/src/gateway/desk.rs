@@ -251,6 +251,11 @@ impl Desk {
         while let Some(waker) = self.with(|state| state.buffers.grant()) {
             waker.wake();
         }
+        self.show_lent();
+    }
+
+    /// Shows how many buffers are lent.
+    pub(super) fn show_lent(&self) {
         self.with(|state| self.stats.buffers_lent.set(state.buffers.lent() as u64));
     }
 

@@ -288,11 +288,11 @@ fn a_future_that_is_taken_to_another_core_panics_there() {
         let mut other = options();
         other.core = lode_units::CoreId::new(1);
         let second = spawn(other, FakeHost::new(8, 0));
-        let future = on_core(&first, || async {
-            let future = gateway::submit(flush()).expect("room");
-            Box::new(future)
-        });
-        let future = future.await;
+        let (future,) = on_core(&first, || async {
+            // Not awaited here, but taken away.
+            (gateway::submit(flush()).expect("room"),)
+        })
+        .await;
         second
             .spawn_local(|| async move {
                 let _answer = future.await;

@@ -4,6 +4,7 @@ mod blocks;
 mod bulk;
 mod connections;
 mod fixture;
+mod http;
 mod memory_host;
 mod pools;
 mod stream;

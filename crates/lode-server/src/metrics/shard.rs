@@ -1,0 +1,180 @@
+//! The figures of an engine shard: routes, commands, volumes, pools.
+
+use std::sync::Arc;
+
+use lode_engine::{
+    COUNTER_NAMES, OPERATION_NAMES, PoolStats, REASON_NAMES, SPACE_NAMES, ShardStats, VolumeStats,
+};
+
+use crate::metrics::{Families, MetricsSource};
+
+/// The figures of one shard. Those of several shards are added up.
+#[derive(Clone, Debug)]
+pub struct ShardSource(pub Arc<ShardStats>);
+
+impl MetricsSource for ShardSource {
+    fn collect(&self, into: &mut Families) {
+        collect_routes(&self.0, into);
+        collect_commands(&self.0, into);
+        for volume in self.0.volumes() {
+            collect_volume(&volume, into);
+        }
+        for pool in self.0.pools() {
+            collect_pool(&pool, into);
+        }
+    }
+}
+
+fn collect_routes(stats: &ShardStats, into: &mut Families) {
+    let name = "lodestore_completions_total";
+    let help = "Completed requests: at once on the poller, or by the deferred stage and why.";
+    let inline = [("route", "inline"), ("reason", "none")];
+    into.counter(name, help, &inline, stats.completions_inline.read());
+    for ((_, reason), counter) in REASON_NAMES.iter().zip(&stats.completions_deferred) {
+        let labels = [("route", "deferred"), ("reason", *reason)];
+        into.counter(name, help, &labels, counter.read());
+    }
+}
+
+fn collect_commands(stats: &ShardStats, into: &mut Families) {
+    for (name, help, counter) in [
+        (
+            "lodestore_fua_writes_total",
+            "Write commands forced to the media.",
+            &stats.write_through_commands,
+        ),
+        (
+            "lodestore_flushes_total",
+            "Flush commands for clients' flushes and durable writes.",
+            &stats.flushes,
+        ),
+        (
+            "lodestore_flush_waiters_total",
+            "Requests that waited for a flush.",
+            &stats.flush_waiters,
+        ),
+        (
+            "lodestore_read_commands_total",
+            "Read commands for requests.",
+            &stats.read_commands,
+        ),
+        (
+            "lodestore_write_commands_total",
+            "Write commands for requests.",
+            &stats.write_commands,
+        ),
+        (
+            "lodestore_command_retries_total",
+            "Commands submitted again because the device asked for it.",
+            &stats.retries,
+        ),
+        (
+            "lodestore_queue_full_waits_total",
+            "Requests that waited for a slot of a device queue.",
+            &stats.queue_full_waits,
+        ),
+        (
+            "lodestore_metadata_waits_total",
+            "Requests that waited for metadata or for room in the journal.",
+            &stats.metadata_waits,
+        ),
+        (
+            "lodestore_range_waits_total",
+            "Requests that waited for another request on their range.",
+            &stats.range_waits,
+        ),
+    ] {
+        into.counter(name, help, &[], counter.read());
+    }
+    let in_flight = stats.requests_in_flight.read();
+    let help = "Requests in progress in the shards.";
+    into.gauge("lodestore_requests_in_flight", help, &[], in_flight);
+}
+
+fn collect_volume(stats: &VolumeStats, into: &mut Families) {
+    for (operation, figures) in OPERATION_NAMES.iter().zip(&stats.operations) {
+        let latency = figures.latency.snapshot();
+        // An operation that never happened has no series: a volume has six of them.
+        if latency.count() == 0 {
+            continue;
+        }
+        let labels = [
+            ("pool", stats.pool.as_str()),
+            ("volume", stats.volume.as_str()),
+            ("operation", *operation),
+        ];
+        let help = "From the submission of a request to its completion.";
+        let name = "lodestore_volume_operation_duration_seconds";
+        into.histogram(name, help, &labels, latency);
+        let help = "Bytes of requests that succeeded.";
+        let bytes = figures.bytes.read();
+        into.counter(
+            "lodestore_volume_operation_bytes_total",
+            help,
+            &labels,
+            bytes,
+        );
+        let help = "Requests that failed.";
+        let errors = figures.errors.read();
+        into.counter(
+            "lodestore_volume_operation_errors_total",
+            help,
+            &labels,
+            errors,
+        );
+    }
+}
+
+fn collect_pool(stats: &PoolStats, into: &mut Families) {
+    let pool = ("pool", stats.pool.as_str());
+    for (kind, gauge) in SPACE_NAMES.iter().zip(&stats.space) {
+        let help = "Space of the pool by use; virtual is the sum of the volumes' sizes.";
+        let labels = [pool, ("kind", *kind)];
+        into.gauge("lodestore_pool_space_bytes", help, &labels, gauge.read());
+    }
+    for (counted, gauge) in COUNTER_NAMES.iter().zip(&stats.counters) {
+        match counted.strip_prefix("transactions_") {
+            Some(operation) => {
+                let help = "Changes of the pool's metadata, by kind.";
+                let labels = [pool, ("op", operation)];
+                let name = "lodestore_journal_transactions_total";
+                into.counter(name, help, &labels, gauge.read());
+            }
+            None => {
+                let name = format!("lodestore_pool_{counted}_total");
+                let help = "What the pool's metadata machine has done; the name says what.";
+                into.counter(&name, help, &[pool], gauge.read());
+            }
+        }
+    }
+    let help = "Volumes of the pool.";
+    into.gauge(
+        "lodestore_pool_volumes",
+        help,
+        &[pool],
+        stats.volumes.read(),
+    );
+    let help = "1 while the pool serves.";
+    into.gauge("lodestore_pool_ready", help, &[pool], stats.is_ready.read());
+    for device in &stats.devices {
+        let labels = [pool, ("device", device.device.as_str())];
+        let help = "Size of the device.";
+        let size = device.capacity_bytes;
+        into.gauge("lodestore_device_capacity_bytes", help, &labels, size);
+        let help = "Commands that failed.";
+        into.counter(
+            "lodestore_device_errors_total",
+            help,
+            &labels,
+            device.errors.read(),
+        );
+        let help = "Commands in flight.";
+        let in_flight = device.in_flight.read();
+        into.gauge(
+            "lodestore_device_commands_in_flight",
+            help,
+            &labels,
+            in_flight,
+        );
+    }
+}
