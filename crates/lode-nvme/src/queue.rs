@@ -53,6 +53,8 @@ pub struct NamespaceQueue<B: Bus> {
     seen: GateView,
     /// When deadlines are looked at next.
     scan_at: Instant,
+    /// The command that ended idleness, while its deadline is not set.
+    first: Option<u16>,
     now: Instant,
     bus_due: Option<Instant>,
     stats: QueueStats,
@@ -101,6 +103,7 @@ impl<B: Bus> NamespaceQueue<B> {
             mode: Mode::Waiting,
             seen: parts.shared.view(),
             scan_at: Instant::FAR_FUTURE,
+            first: None,
             now: Instant::ZERO,
             bus_due: None,
             stats: QueueStats::default(),
@@ -226,8 +229,8 @@ impl<B: Bus> BlockDevice for NamespaceQueue<B> {
             }
         }
         let found = self.reap(completions);
-        if now >= self.scan_at {
-            self.scan();
+        if now >= self.scan_at && self.in_flight() > 0 {
+            self.look_at_deadlines();
         }
         found
     }

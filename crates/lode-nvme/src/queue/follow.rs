@@ -144,6 +144,7 @@ impl<B: Bus> NamespaceQueue<B> {
         self.completion_doorbell.restart(uses_shadow);
         self.mode = Mode::Live;
         self.shown = 0;
+        self.first = None;
         self.scan_at = Instant::ZERO;
         for slot in &mut self.slots {
             slot.deadline = Slot::UNSTAMPED;
@@ -154,10 +155,23 @@ impl<B: Bus> NamespaceQueue<B> {
         }
     }
 
-    /// Looks at the deadline of every command in flight. Runs rarely: deadlines are kept to
-    /// within an eighth of the time that a command has.
+    /// Sets the deadline of the command that ended idleness, or else looks at all of them.
+    pub(super) fn look_at_deadlines(&mut self) {
+        let Some(first) = self.first.take() else {
+            self.scan();
+            return;
+        };
+        let slot = &mut self.slots[usize::from(first)];
+        if slot.phase == SlotPhase::InFlight && slot.deadline == Slot::UNSTAMPED {
+            slot.deadline = self.now + self.options.command_timeout;
+        }
+        self.scan_at = self.now + self.options.command_timeout / SCANS_PER_TIMEOUT;
+    }
+
+    /// Looks at the deadline of every command in flight. Runs rarely: a command whose deadline
+    /// was not set at once has up to an eighth more time than it should.
     #[cold]
-    pub(super) fn scan(&mut self) {
+    fn scan(&mut self) {
         let now = self.now;
         let mut next = now + self.options.command_timeout / SCANS_PER_TIMEOUT;
         let mut reset = false;

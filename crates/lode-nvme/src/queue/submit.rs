@@ -177,16 +177,17 @@ impl<B: Bus> NamespaceQueue<B> {
             let reason = RejectReason::Full;
             return Err(Rejected { request, reason });
         };
+        if self.free.len() + 1 == self.slots.len() {
+            // The queue was idle: the next poll, which knows the time, sets the deadline.
+            self.first = Some(slot);
+            self.scan_at = Instant::ZERO;
+        }
         self.enqueue(&request, usize::from(slot));
         Ok(())
     }
 
     #[inline]
     fn enqueue(&mut self, request: &Request, index: usize) {
-        if self.free.len() + 1 == self.slots.len() {
-            // The first command of an idle queue: its deadline is set by the next poll.
-            self.scan_at = Instant::ZERO;
-        }
         let slot = &mut self.slots[index];
         slot.id = self.ids.next(slot.id);
         slot.tag = request.tag;
