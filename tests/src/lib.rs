@@ -3,12 +3,13 @@
 //! Owns: [`Site`], a folder with a configuration and device files that outlives its daemons;
 //! [`Daemon`], one running process, ended when dropped; [`Refusal`], what a failed call said;
 //! [`http`], the metrics page's client; [`power_loss`], the loop that kills a daemon under load
-//! and judges what survived.
+//! and judges what survived; [`foreign_pool`], pools whose metadata somebody else changed.
 //!
 //! A failed step panics with what it was about: this is test code, and a test has no better
 //! answer. Every wait has a deadline.
 
 mod daemon;
+pub mod foreign_pool;
 pub mod http;
 pub mod power_loss;
 mod programs;
