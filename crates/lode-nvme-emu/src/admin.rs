@@ -10,11 +10,11 @@ use lode_nvme_spec::command::{Abort, DoorbellBufferConfig};
 use lode_nvme_spec::{AdminOpcode, GenericStatus, SpecificStatus, Status, SubmissionEntry};
 use lode_units::{CommandId, QueueId};
 
+use crate::batch::{Batch, Outcome};
 use crate::dma::DmaFault;
 use crate::io::{refused, transfer_status};
 use crate::outstanding::State;
 use crate::prp::PrpError;
-use crate::serve::{Batch, Outcome};
 use crate::shadow::Doorbell;
 
 use events::EventState;

@@ -25,23 +25,22 @@ pub struct OperationCounters {
     pub others: u64,
     /// Admin commands.
     pub admin: u64,
-    /// Blocks that reads named.
-    pub blocks_read: u64,
-    /// Blocks that writes named.
-    pub blocks_written: u64,
+    /// Bytes that reads of active namespaces named.
+    pub bytes_read: u64,
+    /// Bytes that writes to active namespaces named.
+    pub bytes_written: u64,
 }
 
 impl OperationCounters {
-    /// Counts an I/O command.
-    pub(crate) fn count(&mut self, entry: &SubmissionEntry) {
-        let blocks = u64::from(entry.dword_12.get() & 0xFFFF) + 1;
+    /// Counts an I/O command whose blocks are together `bytes` long.
+    pub(crate) fn count(&mut self, entry: &SubmissionEntry, bytes: u64) {
         let field = match NvmOpcode::from_raw(entry.opcode) {
             NvmOpcode::Read => {
-                self.blocks_read += blocks;
+                self.bytes_read += bytes;
                 &mut self.reads
             }
             NvmOpcode::Write => {
-                self.blocks_written += blocks;
+                self.bytes_written += bytes;
                 let flags = BlockFlags::from_bits_retain(entry.dword_12.get());
                 if flags.contains(BlockFlags::FORCE_UNIT_ACCESS) {
                     self.writes_fua += 1;
@@ -72,8 +71,8 @@ impl OperationCounters {
         self.verifies += other.verifies;
         self.others += other.others;
         self.admin += other.admin;
-        self.blocks_read += other.blocks_read;
-        self.blocks_written += other.blocks_written;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
     }
 }
 

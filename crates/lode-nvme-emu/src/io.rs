@@ -13,9 +13,9 @@ use lode_units::NamespaceId;
 pub(crate) use file::FileTask;
 
 use crate::backing::{MediaError, Reach, Space};
+use crate::batch::{Batch, Outcome};
 use crate::namespace::{BlockRange, NAMESPACE_ID_MAX, Namespace};
 use crate::prp::{PrpError, Transfer};
-use crate::serve::{Batch, Outcome};
 
 /// A command that names a range of blocks, checked against its namespace.
 pub(crate) struct Checked {

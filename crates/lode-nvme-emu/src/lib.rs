@@ -14,7 +14,8 @@
 //! A caller of `advance` looks at its own completion queues afterwards.
 //!
 //! What blocks: calls on a file where the host refuses io_uring ([`Access::FileBlocking`]); a
-//! modelled cache in front of a file; the flush of a normal shutdown; `unmap`, function reset and
+//! modelled cache in front of a file; the sync of a normal shutdown and of switching the cache
+//! off; `unmap`, function reset and
 //! power cut, which wait until no file operation is in flight.
 //!
 //! Invariants:
@@ -30,6 +31,7 @@
 
 mod admin;
 mod backing;
+mod batch;
 mod bounce;
 mod cache;
 mod control;

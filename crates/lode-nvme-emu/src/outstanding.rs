@@ -102,6 +102,11 @@ impl Outstanding {
         self.slots[usize::from(index)].command
     }
 
+    /// How many slots there are.
+    pub(crate) fn capacity(&self) -> u16 {
+        u16::try_from(self.slots.len()).expect("made with a 16-bit capacity")
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use lode_units::{Instant, QueueId};
 
 pub(crate) use completion::CompletionQueue;
-pub(crate) use submission::{FileWork, OUTSTANDING_MAX, QueuePlace, SubmissionQueue};
+pub(crate) use submission::{FileWork, QueuePlace, SubmissionQueue};
 
 /// One queue identifier: its doorbells and its two rings.
 #[derive(Debug, Default)]
@@ -265,8 +265,10 @@ impl QueueTable {
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Forgets every mark.
+    /// Forgets every mark, and doorbell writes that were not possible.
     pub(crate) fn clear_marks(&self) {
+        self.invalid_register.store(false, Ordering::Relaxed);
+        self.invalid_value.store(false, Ordering::Relaxed);
         for word in self.marked.iter().chain(&self.busy) {
             word.store(0, Ordering::Relaxed);
         }

@@ -11,9 +11,9 @@ use lode_nvme_spec::{
 use lode_units::CommandId;
 
 use super::rejected;
+use crate::batch::{Batch, Outcome};
 use crate::dma::DmaFault;
 use crate::queues::DoorbellError;
-use crate::serve::{Batch, Outcome};
 
 /// An event that no request has taken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use lode_nvme_spec::feature::{EventMask, FeatureId, QueueCounts, WRITE_CACHE_ENA
 use lode_nvme_spec::{GenericStatus, SpecificStatus, Status, SubmissionEntry};
 
 use super::rejected;
+use crate::batch::{Batch, Outcome};
 use crate::io::refused;
-use crate::serve::{Batch, Outcome};
 
 /// The values that a host has set, apart from those that other parts keep.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,10 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::events::REQUESTS_MAX;
 use super::features::WARNING_TEMPERATURE_KELVIN;
 use super::log_pages::ERROR_LOG_ENTRIES;
+use crate::batch::{Batch, Outcome};
 use crate::io::{inactive, refused};
 use crate::namespace::{NAMESPACE_ID_MAX, Namespace};
 use crate::options::ControllerOptions;
-use crate::serve::{Batch, Outcome};
 
 impl Batch<'_> {
     pub(super) fn identify(&mut self, entry: &SubmissionEntry) -> Result<Outcome, Status> {

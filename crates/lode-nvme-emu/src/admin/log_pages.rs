@@ -11,9 +11,9 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::rejected;
+use crate::batch::{Batch, Outcome};
 use crate::counters::OperationCounters;
 use crate::io::refused;
-use crate::serve::{Batch, Outcome};
 
 /// What the log pages tell that is not counted elsewhere.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ impl LogState {
         log.temperature_kelvin = U16::new(self.temperature_kelvin);
         log.available_spare_percent = 100;
         log.spare_threshold_percent = 10;
+        log.data_units_read = data_units(operations.bytes_read);
+        log.data_units_written = data_units(operations.bytes_written);
         log.host_read_commands = U128::new((operations.reads + operations.compares).into());
         log.host_write_commands = U128::new(operations.writes.into());
         log.media_errors = U128::new(self.media_errors.into());
@@ -156,6 +158,11 @@ impl Batch<'_> {
         }
         admin.events.page_was_read(page);
     }
+}
+
+/// Thousands of 512-byte units, rounded up.
+fn data_units(bytes: u64) -> U128 {
+    U128::new(bytes.div_ceil(512_000).into())
 }
 
 fn firmware_page() -> FirmwareSlotLog {

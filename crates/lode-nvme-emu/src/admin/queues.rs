@@ -6,11 +6,11 @@ use lode_nvme_spec::{GenericStatus, SpecificStatus, Status, SubmissionEntry};
 use lode_units::{CommandId, QueueId};
 
 use super::rejected;
+use crate::batch::{Batch, Outcome};
 use crate::dma::DmaFault;
 use crate::io::refused;
 use crate::outstanding::State;
 use crate::queues::{CompletionQueue, QueuePlace};
-use crate::serve::{Batch, Outcome};
 
 /// Which I/O queues exist, and how many the host was granted.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl Batch<'_> {
         let mut queue = self.shared.new_submission_queue(place, completion);
         if self.namespaces.iter().any(|each| each.wants_ring()) {
             let vector = self.vector_of(completion);
-            queue.files = self.make_file_work(vector);
+            queue.files = self.make_file_work(queue.outstanding.capacity(), vector);
         }
         self.slot_of(command.queue)?.install_submission(queue);
         self.shared.queues.mark(command.queue);

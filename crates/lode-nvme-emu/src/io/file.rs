@@ -13,13 +13,13 @@ use lode_nvme_spec::{GenericStatus, MediaStatus, NvmOpcode, Status, SubmissionEn
 
 use super::{BROADCAST, Checked, inactive, media_status, refused, space_of};
 use crate::backing::{Access, FileData, FileOp, FileRing, Media, MediaError, Reach, Space};
+use crate::batch::Batch;
 use crate::bounce::{Bounce, BounceBuffers};
 use crate::dma::DmaFault;
 use crate::namespace::Namespace;
 use crate::outstanding::{Command, State};
 use crate::prp::Transfer;
-use crate::queues::{FileWork, OUTSTANDING_MAX};
-use crate::serve::Batch;
+use crate::queues::FileWork;
 
 /// How far a command on a file has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +46,8 @@ impl Batch<'_> {
     pub(crate) fn start_file(&mut self, command: Command) -> Result<(), DmaFault> {
         if self.queue.files.is_none() {
             let vector = self.vector();
-            match self.make_file_work(vector) {
+            let capacity = self.queue.outstanding.capacity();
+            match self.make_file_work(capacity, vector) {
                 Some(files) => self.queue.files = Some(files),
                 None => {
                     return self.finish(&command, GenericStatus::InternalError.into(), 0);
@@ -408,9 +409,9 @@ impl Batch<'_> {
 
     /// A ring and bounce buffers for this queue: once, when its first command needs them or when
     /// it is created while a namespace lies on a file.
-    pub(crate) fn make_file_work(&self, vector: Option<u16>) -> Option<FileWork> {
+    pub(crate) fn make_file_work(&self, capacity: u16, vector: Option<u16>) -> Option<FileWork> {
         let each = usize::try_from(self.shared.options.transfer_max_bytes()).ok()?;
-        let mut ring = FileRing::with_capacity(OUTSTANDING_MAX);
+        let mut ring = FileRing::with_capacity(capacity);
         if let Some(vector) = vector
             && let Some(signal) = self.shared.interrupts.descriptor(vector)
         {

@@ -101,4 +101,4 @@ impl SubmissionQueue {
 }
 
 /// The most commands of one queue that may be fetched and not completed.
-pub(crate) const OUTSTANDING_MAX: u16 = 1024;
+const OUTSTANDING_MAX: u16 = 1024;

@@ -3,9 +3,11 @@
 
 mod admin;
 mod basics;
+mod events;
 mod faults;
 mod files;
 mod host;
 mod hostile;
 mod lifecycle;
 mod power;
+mod signals;
