@@ -371,6 +371,9 @@ impl Batch<'_> {
     fn settle(&mut self) {
         if let Some(files) = self.queue.files.as_mut() {
             files.ring.submit();
+            if files.ring.has_finished() {
+                self.shared.queues.mark(self.queue.id);
+            }
         }
         let due = match self.queue.outstanding.is_empty() {
             true => Instant::FAR_FUTURE,

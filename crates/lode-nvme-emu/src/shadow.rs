@@ -64,12 +64,15 @@ impl ShadowDoorbells {
             return Ok(None);
         };
         let mut hint = Hint::default();
-        let at = self.values.load(Ordering::Relaxed) + offset;
+        let at = self.values.load(Ordering::Relaxed).wrapping_add(offset);
         let segment = dma.whole(at, 4, &mut hint)?;
         let value = dma
             .memory(segment.entry)
             .load_u32(segment.offset, Ordering::Acquire);
-        let at = self.event_indexes.load(Ordering::Relaxed) + offset;
+        let at = self
+            .event_indexes
+            .load(Ordering::Relaxed)
+            .wrapping_add(offset);
         let segment = dma.whole(at, 4, &mut hint)?;
         let behind = value.wrapping_sub(1) & 0xFFFF;
         dma.memory(segment.entry)
@@ -89,7 +92,7 @@ impl ShadowDoorbells {
         let Some(offset) = layout.offset(queue, doorbell) else {
             return Ok(());
         };
-        let at = self.values.load(Ordering::Relaxed) + offset;
+        let at = self.values.load(Ordering::Relaxed).wrapping_add(offset);
         let segment = dma.whole(at, 4, &mut Hint::default())?;
         dma.memory(segment.entry)
             .store_u32(segment.offset, value, Ordering::Release);

@@ -34,7 +34,7 @@ use crate::controller::EmulatedController;
 use crate::error::EmulatorError;
 use crate::fault::FaultRule;
 use crate::options::{Cache, ControllerOptions, NamespaceOptions, SignalPolicy};
-use quantity::{duration, integer, size_bytes};
+use quantity::{duration, integer, narrow, positive, size_bytes, syntax};
 
 /// A whole emulated controller in words.
 #[derive(Clone, Debug)]
@@ -298,24 +298,6 @@ fn transfer_shift(value: &str) -> Result<u8, EmulatorError> {
         return Err(syntax(value, "expected a power of two from 8KiB to 16MiB"));
     }
     Ok(u8::try_from(bytes.trailing_zeros() - 12).expect("at most 12"))
-}
-
-fn positive<T: TryFrom<u64>>(value: &str) -> Result<T, EmulatorError> {
-    if integer(value)? == 0 {
-        return Err(syntax(value, "expected a number from 1 on"));
-    }
-    narrow(value)
-}
-
-fn narrow<T: TryFrom<u64>>(value: &str) -> Result<T, EmulatorError> {
-    T::try_from(integer(value)?).map_err(|_error| syntax(value, "the number is too large"))
-}
-
-fn syntax(text: &str, reason: &'static str) -> EmulatorError {
-    EmulatorError::Syntax {
-        text: text.to_owned(),
-        reason,
-    }
 }
 
 const KEYS: [&str; 15] = [

@@ -12,7 +12,7 @@ use lode_units::QueueId;
 
 use super::{DeviceFault, FaultAction, FaultEvent, FaultMatch, FaultRule, QueueMatch};
 use crate::error::EmulatorError;
-use crate::spec::quantity::{duration, integer};
+use crate::spec::quantity::{duration, integer, narrow, positive, syntax};
 
 impl FromStr for FaultRule {
     type Err = EmulatorError;
@@ -131,24 +131,6 @@ fn parse_action(text: &str) -> Result<FaultAction, EmulatorError> {
             "expected one of drop, lose, delay, duplicate, wrong_id, status, stuck_ready, fatal, \
              all_ones, remove",
         )),
-    }
-}
-
-fn positive(value: &str) -> Result<u64, EmulatorError> {
-    match integer(value)? {
-        0 => Err(syntax(value, "expected a number from 1 on")),
-        number => Ok(number),
-    }
-}
-
-fn narrow<T: TryFrom<u64>>(value: &str) -> Result<T, EmulatorError> {
-    T::try_from(integer(value)?).map_err(|_error| syntax(value, "the number is too large"))
-}
-
-fn syntax(text: &str, reason: &'static str) -> EmulatorError {
-    EmulatorError::Syntax {
-        text: text.to_owned(),
-        reason,
     }
 }
 

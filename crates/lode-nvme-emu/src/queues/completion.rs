@@ -56,7 +56,10 @@ impl CompletionQueue {
         completion: CompletionEntry,
     ) -> Result<(), DmaFault> {
         let entry = completion.with_phase(self.phase);
-        let at = self.base + u64::from(self.tail) * ENTRY_BYTES as u64;
+        // A base near the end of the address space wraps into a fault, not into a panic.
+        let at = self
+            .base
+            .wrapping_add(u64::from(self.tail) * ENTRY_BYTES as u64);
         let segment = dma.whole(at, ENTRY_BYTES, &mut self.hint)?;
         let memory = dma.memory(segment.entry);
         memory.write(segment.offset, &entry.dword_0);

@@ -83,7 +83,9 @@ impl SubmissionQueue {
 
     /// Reads the next entry.
     pub(crate) fn fetch(&mut self, dma: &DmaTable) -> Result<SubmissionEntry, DmaFault> {
-        let at = self.base + u64::from(self.head) * size_of::<SubmissionEntry>() as u64;
+        // A base near the end of the address space wraps into a fault, not into a panic.
+        let distance = u64::from(self.head) * size_of::<SubmissionEntry>() as u64;
+        let at = self.base.wrapping_add(distance);
         let entry = dma.read(at, &mut self.hint)?;
         self.head += 1;
         if self.head == self.entries {

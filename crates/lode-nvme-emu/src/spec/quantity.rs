@@ -13,6 +13,19 @@ pub(crate) fn integer(text: &str) -> Result<u64, EmulatorError> {
     parsed.map_err(|_error| syntax(text, "expected a number, decimal or 0x hexadecimal"))
 }
 
+/// A number from 1 on.
+pub(crate) fn positive<T: TryFrom<u64>>(text: &str) -> Result<T, EmulatorError> {
+    if integer(text)? == 0 {
+        return Err(syntax(text, "expected a number from 1 on"));
+    }
+    narrow(text)
+}
+
+/// A number that fits.
+pub(crate) fn narrow<T: TryFrom<u64>>(text: &str) -> Result<T, EmulatorError> {
+    T::try_from(integer(text)?).map_err(|_error| syntax(text, "the number is too large"))
+}
+
 /// A size in bytes: `512`, `64KiB`, `1GiB`, `2TB`. Powers of 1024 with an `i`, of 1000 without.
 pub(crate) fn size_bytes(text: &str) -> Result<u64, EmulatorError> {
     let wrong = || syntax(text, "expected a size such as 4096, 64MiB or 1GiB");
@@ -49,18 +62,19 @@ pub(crate) fn duration(text: &str) -> Result<Duration, EmulatorError> {
     }
 }
 
+/// The error that names the part of a text that was not understood.
+pub(crate) fn syntax(text: &str, reason: &'static str) -> EmulatorError {
+    EmulatorError::Syntax {
+        text: text.to_owned(),
+        reason,
+    }
+}
+
 fn split_unit(text: &str) -> (&str, &str) {
     let end = text
         .find(|character: char| !character.is_ascii_digit())
         .unwrap_or(text.len());
     text.split_at(end)
-}
-
-fn syntax(text: &str, reason: &'static str) -> EmulatorError {
-    EmulatorError::Syntax {
-        text: text.to_owned(),
-        reason,
-    }
 }
 
 #[cfg(test)]

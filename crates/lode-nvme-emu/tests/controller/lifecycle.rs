@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lode_bus::{Bus, BusError, Registers};
 use lode_nvme_emu::{ControllerOptions, DeviceFault, Latency};
-use lode_nvme_spec::command::{BlockFlags, flush};
+use lode_nvme_spec::command::{BlockFlags, CreateCompletionQueue, CreateSubmissionQueue, flush};
 use lode_nvme_spec::registers::{self as at, Configuration, ShutdownNotification, ShutdownStatus};
-use lode_nvme_spec::{GenericStatus, NvmOpcode};
-use lode_units::BlockSize;
+use lode_nvme_spec::{DataPointer, GenericStatus, NvmOpcode, Status};
+use lode_units::{BlockSize, Iova, QueueId};
 
 use crate::host::{Host, NSID, block, pattern};
 
@@ -181,4 +181,85 @@ fn data_in_unmapped_memory_fail_the_command_and_move_no_byte() {
     assert_eq!(status, GenericStatus::DataTransferError.into());
     assert!(buffer.equals(0, &[0; 512]));
     assert_eq!(host.controller.counters().dma_faults, 1);
+}
+
+#[test]
+fn data_pointers_that_cannot_be_are_refused() {
+    let mut host = with(ControllerOptions::default());
+    let mut pair = host.create_pair(1, 8);
+    let base = host.allocate(65536).iova().get();
+    let offset = GenericStatus::InvalidPrpOffset;
+    let fault = GenericStatus::DataTransferError;
+    for (prp1, prp2, expected) in [
+        (base + 1, 0, offset),
+        (base, base + 8, offset),
+        (base, 0x10, fault),
+        (u64::MAX - 4095, u64::MAX - 4095, fault),
+        (0, 0, fault),
+    ] {
+        let read = block(NvmOpcode::Read, 0, 16, BlockFlags::empty());
+        let status = host
+            .run(&mut pair, read.with_data(DataPointer::new(prp1, prp2)))
+            .status();
+        let expected = Status::from(expected);
+        assert_eq!(status.code_bits(), expected.raw(), "{prp1:#x} {prp2:#x}");
+    }
+}
+
+#[test]
+fn blocks_beyond_the_end_are_refused_even_where_the_sum_wraps() {
+    let mut host = with(ControllerOptions::default());
+    let mut pair = host.create_pair(1, 8);
+    for (lba, count) in [(4096, 1), (4095, 2), (u64::MAX, 1), (u64::MAX - 7, 16)] {
+        let entry = block(NvmOpcode::Verify, lba, count, BlockFlags::empty());
+        let status = host.run(&mut pair, entry).status();
+        let expected = Status::from(GenericStatus::LbaOutOfRange);
+        assert_eq!(status.code_bits(), expected.raw(), "{count} at {lba}");
+    }
+    host.run_ok(
+        &mut pair,
+        block(NvmOpcode::Verify, 4095, 1, BlockFlags::empty()),
+    );
+}
+
+#[test]
+fn queues_at_the_end_of_the_address_space_are_faults_and_not_panics() {
+    let base = Iova::new(u64::MAX - 4095);
+    let queue = QueueId::new(1);
+    for hidden_completions in [false, true] {
+        let mut host = with(ControllerOptions::default());
+        let pair = host.pair_memory(queue, 512, 512);
+        let completion = CreateCompletionQueue {
+            base: if hidden_completions {
+                base
+            } else {
+                pair.completion.iova()
+            },
+            queue,
+            entries: 512,
+            is_contiguous: true,
+            enables_interrupts: false,
+            interrupt_vector: 0,
+        };
+        host.admin_ok(completion.encode());
+        let submission = CreateSubmissionQueue {
+            base: if hidden_completions {
+                pair.submission.iova()
+            } else {
+                base
+            },
+            queue,
+            entries: 512,
+            is_contiguous: true,
+            priority: 0,
+            completion_queue: queue,
+        };
+        host.admin_ok(submission.encode());
+        let doorbell = at::submission_doorbell(queue, 0);
+        host.controller.registers().write_u32(doorbell, 300);
+        host.advance();
+        assert!(host.status().fatal);
+        host.disable();
+        host.enable();
+    }
 }

@@ -173,6 +173,14 @@ impl FileRing {
         }
     }
 
+    /// Whether an operation has ended whose result was not taken.
+    pub(crate) fn has_finished(&mut self) -> bool {
+        match &mut self.engine {
+            Engine::Uring(ring) => !ring.completion().is_empty(),
+            Engine::Blocking(finished) => !finished.is_empty(),
+        }
+    }
+
     /// Shows the kernel what was started. Does not wait.
     pub(crate) fn submit(&mut self) {
         if let Engine::Uring(ring) = &mut self.engine
