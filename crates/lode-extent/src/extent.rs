@@ -14,6 +14,7 @@ pub(crate) use edit::{ExtentSource, Removed, replace};
 pub(crate) use lookup::pieces;
 
 use crate::format::geometry::Geometry;
+use crate::tree::KEY_END;
 use crate::tree::node::Node;
 use crate::types::PoolBlock;
 
@@ -85,10 +86,11 @@ impl Extent {
     /// The extent of an entry; `None` where its kind or count is not of the format.
     #[inline]
     pub(crate) fn decode(logical: u64, value: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f, g, h, i, j, birth @ ..] = value else {
-            return None;
-        };
-        let word = u32::from_le_bytes([*g, *h, *i, *j]);
+        let value: &[u8; EXTENT_BYTES] = value.try_into().ok()?;
+        // Two loads that overlap: block with half of the count word, then count word and birth.
+        let low = u64::from_le_bytes(*value.first_chunk().expect("14 bytes hold 8"));
+        let high = u64::from_le_bytes(*value.last_chunk().expect("14 bytes hold 8"));
+        let (word, birth) = (low_half(high), low_half(high >> 32));
         let kind = match word >> COUNT_BITS {
             1 => ExtentKind::Written,
             2 => ExtentKind::Unwritten,
@@ -97,12 +99,17 @@ impl Extent {
         let count = word & EXTENT_COUNT_MAX;
         (count > 0).then_some(Self {
             logical,
-            physical: PoolBlock::new(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0])),
+            physical: PoolBlock::new(low & (KEY_END - 1)),
             count,
             kind,
-            birth: u32::from_le_bytes(birth.try_into().ok()?),
+            birth,
         })
     }
+}
+
+#[inline]
+fn low_half(word: u64) -> u32 {
+    u32::try_from(word & u64::from(u32::MAX)).expect("32 bits")
 }
 
 /// The extent at `position` of a leaf that has been checked when it came into memory.

@@ -34,8 +34,10 @@ pub(crate) fn pieces(
 #[inline]
 fn pieces_of_leaf(leaf: &Node, first: u64, end: u64, into: &mut SmallVec<[Piece; 4]>) {
     let mut block = first;
-    for position in first_reaching(leaf, first)..leaf.count() {
+    let mut position = first_reaching(leaf, first);
+    while block < end && position < leaf.count() {
         let extent = extent_at(leaf, position);
+        position += 1;
         if extent.logical >= end {
             break;
         }

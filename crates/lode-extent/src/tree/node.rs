@@ -1,13 +1,16 @@
 //! A node: a block of sorted entries, and for an inner node where its children are in memory.
 
 use crate::format::block::{Block, HEADER_BYTES, PAYLOAD_BYTES, empty_block};
-use crate::tree::TreeFault;
+use crate::tree::{KEY_END, TreeFault};
 use crate::types::PoolBlock;
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 6;
 /// Bytes of an inner node's value: block (6) and generation (8).
 pub(crate) const CHILD_BYTES: usize = 14;
+
+const _: () = assert!(CHILD_BYTES == crate::extent::EXTENT_BYTES);
+const _: () = assert!(capacity(CHILD_BYTES) * (KEY_BYTES + CHILD_BYTES) <= PAYLOAD_BYTES);
 
 const ABSENT: u32 = u32::MAX;
 const DAMAGED: u32 = u32::MAX - 1;
@@ -137,12 +140,7 @@ impl Node {
 
     #[inline]
     pub(crate) fn key(&self, position: usize) -> u64 {
-        let start = self.offset(position);
-        let bytes: [u8; KEY_BYTES] = self.block[start..start + KEY_BYTES]
-            .try_into()
-            .expect("a key has 6 bytes");
-        let [a, b, c, d, e, f] = bytes;
-        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+        key_at(&self.block, self.offset(position))
     }
 
     #[inline]
@@ -161,17 +159,16 @@ impl Node {
         self.block[start..start + KEY_BYTES].copy_from_slice(&key.to_le_bytes()[..KEY_BYTES]);
     }
 
-    /// Entries with a key at most `key`: a branch-free binary search.
+    /// Entries with a key at most `key`.
     #[inline]
     pub(crate) fn entries_up_to(&self, key: u64) -> usize {
-        let (mut start, mut length) = (0, self.count());
-        while length > 0 {
-            let half = length.div_ceil(2);
-            let advance = self.key(start + half - 1) <= key;
-            start += if advance { half } else { 0 };
-            length -= half;
+        // Leaves of maps and all inner nodes: the entry's length as a constant makes each step
+        // one load, one comparison and one conditional move.
+        if usize::from(self.value_bytes) == CHILD_BYTES {
+            search(&self.block, self.count(), KEY_BYTES + CHILD_BYTES, key)
+        } else {
+            search(&self.block, self.count(), self.entry_bytes(), key)
         }
-        start
     }
 
     /// The position of `key`, or where it would go.
@@ -298,6 +295,27 @@ impl Node {
     fn offset(&self, position: usize) -> usize {
         HEADER_BYTES + position * self.entry_bytes()
     }
+}
+
+/// Entries among the first `count`, each of `entry_bytes`, whose key is at most `key`: a binary
+/// search without a branch that data decides.
+#[inline(always)]
+fn search(block: &Block, count: usize, entry_bytes: usize, key: u64) -> usize {
+    let (mut start, mut length) = (0, count);
+    while length > 1 {
+        let half = length / 2;
+        let probe = key_at(block, HEADER_BYTES + (start + half) * entry_bytes);
+        start = std::hint::select_unpredictable(probe <= key, start + half, start);
+        length -= half;
+    }
+    start + usize::from(count > 0 && key_at(block, HEADER_BYTES + start * entry_bytes) <= key)
+}
+
+/// The key at byte `offset`, read with the two bytes that follow it.
+#[inline(always)]
+fn key_at(block: &Block, offset: usize) -> u64 {
+    let word = block[offset..offset + 8].try_into().expect("8 bytes");
+    u64::from_le_bytes(word) & (KEY_END - 1)
 }
 
 /// Entries of a node whose values have `value_bytes`.
