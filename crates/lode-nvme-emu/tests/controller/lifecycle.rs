@@ -193,7 +193,7 @@ fn data_pointers_that_cannot_be_are_refused() {
     for (prp1, prp2, expected) in [
         (base + 1, 0, offset),
         (base, base + 8, offset),
-        (base, 0x10, fault),
+        (base, 0x1000, fault),
         (u64::MAX - 4095, u64::MAX - 4095, fault),
         (0, 0, fault),
     ] {
