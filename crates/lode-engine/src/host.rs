@@ -23,6 +23,7 @@ use lode_extent::{Piece, Pool, PoolState, Ticket};
 use lode_units::limits::CORE_REQUESTS_MAX;
 use lode_units::{DeviceIndex, Instant};
 use smallvec::SmallVec;
+use uuid::Uuid;
 
 use crate::classify::CacheFacts;
 use crate::control::{DeviceStatus, PoolStatus};
@@ -125,6 +126,11 @@ impl<D: BlockDevice> PoolHost<D> {
         &self.name
     }
 
+    /// The name that the pool has on its devices, and its UUID, once these are known.
+    pub(crate) fn identity(&self) -> Option<(String, Uuid)> {
+        Some((self.pool.name().to_owned(), self.pool.uuid()?))
+    }
+
     pub(crate) fn state(&self) -> &PoolState {
         self.pool.state()
     }
@@ -155,6 +161,9 @@ impl<D: BlockDevice> PoolHost<D> {
             self.flushed(group, core);
         }
         moved += self.wake_committed(core);
+        if *self.pool.state() == PoolState::Ready && self.name != self.pool.name() {
+            self.take_name(core);
+        }
         if self.pool.durable() != durable_before || moved > 0 {
             self.publish();
         }
@@ -283,6 +292,16 @@ impl<D: BlockDevice> PoolHost<D> {
             self.uncommitted_since = Some(now);
             self.pool.commit();
         }
+    }
+
+    /// Takes the name that the pool has on its devices, which is known now.
+    fn take_name(&mut self, core: &ShardCore) {
+        self.name = self.pool.name().to_owned();
+        core.stats.remove_pool(&self.stats);
+        let named = self.lanes.iter().map(|lane| (lane.name(), lane.geometry()));
+        self.stats = Arc::new(PoolStats::new(&self.name, named));
+        core.stats.add_pool(Arc::clone(&self.stats));
+        self.publish();
     }
 
     fn publish(&self) {

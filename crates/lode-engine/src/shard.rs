@@ -6,6 +6,7 @@ use lode_block::BlockDevice;
 use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
 use lode_extent::{DeviceSpec, Pool, PoolState};
 use lode_units::Instant;
+use uuid::Uuid;
 
 use crate::control::{Completion, ControlError, ControlReply, ControlRequest, VolumeName};
 use crate::core::ShardCore;
@@ -54,7 +55,8 @@ impl<D: BlockDevice> Shard<D> {
     }
 
     /// Attaches a pool over `devices`: `pool` has just been made for what [`device_spec`] says of
-    /// them, in the same order. It serves once [`Shard::pool_state`] says that it is ready;
+    /// them, in the same order. `name` is what it is called until the name on its devices is known.
+    /// It serves once [`Shard::pool_state`] says that it is ready;
     /// polling takes it there.
     pub fn attach(&mut self, name: &str, devices: Vec<(String, D)>, pool: Pool) -> PoolIndex {
         let free = self.pools.iter().position(Option::is_none);
@@ -72,6 +74,13 @@ impl<D: BlockDevice> Shard<D> {
     #[must_use]
     pub fn pool_state(&self, index: PoolIndex) -> Option<&PoolState> {
         self.host(index).map(PoolHost::state)
+    }
+
+    /// The name that an attached pool has on its devices, and its UUID; `None` before these are
+    /// known.
+    #[must_use]
+    pub fn pool_identity(&self, index: PoolIndex) -> Option<(String, Uuid)> {
+        self.host(index)?.identity()
     }
 
     /// Begins to close a pool cleanly; its requests must have ended. [`Shard::detach`] takes it

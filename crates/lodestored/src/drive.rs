@@ -1,0 +1,191 @@
+//! From a device's name in the configuration to a controller that serves: opened and brought up
+//! away from the core, which takes it over afterwards.
+
+use std::sync::Arc;
+
+use lode_bus::{Bus, DmaMemory, IovaSpace};
+use lode_nvme::{Controller, ControllerEvent, ControllerOptions, NamespaceQueue, QueueOptions};
+use lode_nvme_emu::{EmulatedController, EmulatorError, EmulatorSpec};
+use lode_server::{DeviceDetails, PoolManagerError};
+use lode_units::{Instant, MonotonicClock};
+
+use crate::registry::Registry;
+
+/// The queue of one device on the core.
+pub(crate) type Queue = NamespaceQueue<EmulatedController>;
+
+/// A controller in use, as the core that polls it sees it.
+#[derive(Debug)]
+pub(crate) struct Drive {
+    name: String,
+    controller: Controller<EmulatedController>,
+    /// When the controller itself wants to be polled, beside its queue.
+    due: Instant,
+    /// When the device behind the bus has something to do by itself.
+    bus_due: Option<Instant>,
+    registry: Arc<Registry>,
+}
+
+/// What opening a drive needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Opener {
+    /// Addresses for the rings.
+    pub(crate) space: Arc<IovaSpace>,
+    /// The memory that requests will use.
+    pub(crate) memories: Arc<[DmaMemory]>,
+    pub(crate) clock: MonotonicClock,
+    pub(crate) registry: Arc<Registry>,
+}
+
+/// A drive that serves.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) name: String,
+    pub(crate) drive: Drive,
+    pub(crate) queue: Queue,
+}
+
+impl Opener {
+    /// Opens and brings up the device of this name. Blocks, for the deadlines of bring-up at
+    /// most.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(crate) fn open(&self, name: &str) -> Result<Opened, PoolManagerError> {
+        let spec: EmulatorSpec =
+            name.parse()
+                .map_err(|error: EmulatorError| PoolManagerError::InvalidDevice {
+                    device: name.to_owned(),
+                    message: error.to_string(),
+                })?;
+        let emulated = EmulatedController::open(&spec).map_err(|error| refused(name, &error))?;
+        let failed = |message: String| PoolManagerError::DeviceFailed {
+            device: name.to_owned(),
+            message,
+        };
+        let mut controller = Controller::new(emulated, ControllerOptions::default(), &self.space)
+            .map_err(|error| failed(chain(&error)))?;
+        self.bring_up(&mut controller)
+            .map_err(|error| failed(chain(&error)))
+            .and_then(|queue| {
+                let queue = queue.ok_or_else(|| failed("it has no usable namespace".to_owned()))?;
+                self.registry.show(name, details(&controller));
+                let drive = Drive {
+                    name: name.to_owned(),
+                    controller,
+                    due: Instant::ZERO,
+                    bus_due: None,
+                    registry: Arc::clone(&self.registry),
+                };
+                Ok(Opened {
+                    name: name.to_owned(),
+                    drive,
+                    queue,
+                })
+            })
+    }
+
+    fn bring_up(
+        &self,
+        controller: &mut Controller<EmulatedController>,
+    ) -> Result<Option<Queue>, lode_nvme::NvmeError> {
+        controller.bring_up(&self.clock)?;
+        for memory in self.memories.iter() {
+            controller.map_memory(memory)?;
+        }
+        let Some(namespace) = controller
+            .namespaces()
+            .first()
+            .map(|namespace| namespace.id)
+        else {
+            return Ok(None);
+        };
+        let queue = controller.open_queue(namespace, QueueOptions::default(), &self.space)?;
+        controller.settle(&self.clock)?;
+        Ok(Some(queue))
+    }
+}
+
+impl Drive {
+    /// The device's name, as in the configuration.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets a device inside this process work, and the controller where it is due.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        self.bus_due = self.controller.bus().advance(now);
+        if now < self.due {
+            return;
+        }
+        self.controller.poll(now);
+        self.due = self.controller.next_deadline();
+        while let Some(event) = self.controller.take_event() {
+            self.note(&event);
+        }
+    }
+
+    /// When it wants to be polled although nothing was submitted.
+    pub(crate) fn next_deadline(&self) -> Instant {
+        self.bus_due.map_or(self.due, |due| due.min(self.due))
+    }
+
+    /// Tells the device that it will be used no more, so that it keeps what it has cached.
+    /// Blocks, for the shutdown's deadline at most; its queue must be idle.
+    pub(crate) fn shut_down(mut self, clock: &MonotonicClock) {
+        if let Err(error) = self.controller.shut_down(clock) {
+            tracing::warn!(device = self.name, error = chain(&error), "shutdown failed");
+        }
+        self.registry.hide(&self.name);
+    }
+
+    fn note(&self, event: &ControllerEvent) {
+        tracing::warn!(device = self.name, ?event, "controller event");
+        self.registry.show(&self.name, details(&self.controller));
+    }
+}
+
+fn refused(name: &str, error: &EmulatorError) -> PoolManagerError {
+    let device = name.to_owned();
+    match error {
+        EmulatorError::InUse { .. } => PoolManagerError::DeviceInUse { device },
+        EmulatorError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            PoolManagerError::DeviceNotFound { device }
+        }
+        EmulatorError::Syntax { .. } | EmulatorError::Option { .. } => {
+            PoolManagerError::InvalidDevice {
+                device,
+                message: chain(error),
+            }
+        }
+        _ => PoolManagerError::DeviceFailed {
+            device,
+            message: chain(error),
+        },
+    }
+}
+
+/// An error with all its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+fn details(controller: &Controller<EmulatedController>) -> DeviceDetails {
+    let mut details = DeviceDetails {
+        is_emulated: true,
+        ..DeviceDetails::default()
+    };
+    if let Some(identity) = controller.identity() {
+        details.model.clone_from(&identity.model_number);
+        details.serial.clone_from(&identity.serial_number);
+        details.firmware.clone_from(&identity.firmware_revision);
+    }
+    details
+}
