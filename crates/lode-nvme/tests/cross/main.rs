@@ -9,4 +9,5 @@ mod removal;
 mod reset;
 mod rig;
 mod rings;
+mod schedule;
 mod threads;

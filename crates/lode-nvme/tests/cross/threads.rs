@@ -5,24 +5,32 @@ use std::thread;
 use std::time::Duration;
 
 use lode_block::{BlockDevice, Completion, ErrorKind, Operation};
+use lode_bus::DmaSpan;
 use lode_nvme::ControllerState;
-use lode_nvme_emu::DeviceFault;
+use lode_nvme_emu::{DeviceFault, Latency};
 use lode_units::{Clock, Instant, MonotonicClock};
 
 use crate::rig::{Queue, Rig, RigSpec, bare, transfer};
-use lode_bus::DmaSpan;
 
-const REQUESTS: u64 = 20_000;
 const RESETS: u64 = 20;
+/// Requests that must succeed between two resets.
+const REQUESTS_BETWEEN: u64 = 100;
 
-/// Sends reads until `REQUESTS` of them succeeded; returns how many had to be repeated.
-fn traffic(mut queue: Queue, data: DmaSpan, clock: MonotonicClock, done: &AtomicU64) -> u64 {
+/// What the threads tell each other.
+#[derive(Default)]
+struct Progress {
+    done: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// Sends reads until the test is over and all have ended; returns how many must be repeated.
+fn traffic(mut queue: Queue, data: DmaSpan, clock: MonotonicClock, progress: &Progress) -> u64 {
     let mut completions: Vec<Completion> = Vec::with_capacity(64);
-    let mut fine = 0;
     let mut retried = 0;
     let mut next = 0;
-    while fine < REQUESTS {
-        while queue.in_flight() < 16 {
+    loop {
+        let is_over = progress.is_over.load(Ordering::Relaxed);
+        while !is_over && queue.in_flight() < 16 {
             let request = transfer(Operation::Read, next, next % 64, 1, data);
             if queue.submit(request).is_err() {
                 break;
@@ -37,8 +45,7 @@ fn traffic(mut queue: Queue, data: DmaSpan, clock: MonotonicClock, done: &Atomic
         for completion in &completions {
             match completion.result {
                 Ok(()) => {
-                    fine += 1;
-                    done.fetch_add(1, Ordering::Relaxed);
+                    progress.done.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
                     assert_eq!(error.kind, ErrorKind::Retry);
@@ -46,18 +53,43 @@ fn traffic(mut queue: Queue, data: DmaSpan, clock: MonotonicClock, done: &Atomic
                 }
             }
         }
+        if is_over && queue.in_flight() == 0 {
+            break;
+        }
     }
-    let stats = queue.stats();
-    assert_eq!(
-        stats.completed_total() + u64::try_from(queue.in_flight()).expect("few"),
-        next
-    );
+    assert_eq!(queue.stats().completed_total(), next);
     retried
+}
+
+/// Polls the controller and resets it each time that some requests have succeeded.
+fn upset(rig: &mut Rig, clock: MonotonicClock, progress: &Progress) {
+    let mut resets = 0;
+    let mut due = REQUESTS_BETWEEN;
+    let hopeless = clock.now() + Duration::from_secs(120);
+    while !progress.is_over.load(Ordering::Relaxed) {
+        let state = rig.controller.poll(clock.now());
+        assert_ne!(state, ControllerState::Gone, "{:?}", rig.controller);
+        assert!(clock.now() < hopeless, "no progress: {:?}", rig.controller);
+        thread::yield_now();
+        let done = progress.done.load(Ordering::Relaxed);
+        if done < due || rig.controller.stats().resets_completed < resets {
+            continue;
+        }
+        due = done + REQUESTS_BETWEEN;
+        if resets == RESETS {
+            progress.is_over.store(true, Ordering::Relaxed);
+        } else {
+            rig.emulator.apply(DeviceFault::FatalStatus);
+            resets += 1;
+        }
+    }
 }
 
 #[test]
 fn queues_on_other_threads_survive_resets_and_lose_nothing() {
     let mut spec = RigSpec::default();
+    // Commands take a while, so that every reset meets some.
+    spec.emulator.latency = Latency::fixed(Duration::from_micros(500));
     spec.driver.reset_attempts_max = u32::try_from(RESETS).expect("few") + 1;
     spec.driver.watch_interval = Duration::from_millis(1);
     let mut rig = spec.build();
@@ -66,38 +98,21 @@ fn queues_on_other_threads_survive_resets_and_lose_nothing() {
     rig.now = clock.now();
     let queues = [rig.open(), rig.open()];
     let data = rig.span(0, 512);
-    let done = AtomicU64::new(0);
-    let is_over = AtomicBool::new(false);
+    let progress = Progress::default();
     let retried = thread::scope(|scope| {
-        let (done, is_over) = (&done, &is_over);
-        let runners = queues.map(|queue| scope.spawn(move || traffic(queue, data, clock, done)));
-        let controller = &mut rig.controller;
-        let emulator = rig.emulator.clone();
-        let driver = scope.spawn(move || {
-            let mut applied = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                let state = controller.poll(clock.now());
-                assert_ne!(state, ControllerState::Gone, "{:?}", controller.failure());
-                // A reset each time a share of the requests is done.
-                let due = done.load(Ordering::Relaxed) / (2 * REQUESTS / RESETS);
-                let has_recovered = controller.stats().resets_completed == applied;
-                if applied < due && has_recovered && state == ControllerState::Ready {
-                    emulator.apply(DeviceFault::FatalStatus);
-                    applied += 1;
-                }
-                thread::yield_now();
-            }
-            controller.stats()
-        });
-        let retried: u64 = runners
-            .into_iter()
-            .map(|runner| runner.join().expect("no panic"))
-            .sum();
-        is_over.store(true, Ordering::Relaxed);
-        let stats = driver.join().expect("no panic");
-        assert!(stats.resets_completed + 2 >= RESETS, "{stats:?}");
-        retried
+        let progress = &progress;
+        let runners =
+            queues.map(|queue| scope.spawn(move || traffic(queue, data, clock, progress)));
+        upset(&mut rig, clock, progress);
+        // What is in flight still needs a controller that is polled.
+        while runners.iter().any(|runner| !runner.is_finished()) {
+            rig.controller.poll(clock.now());
+            thread::yield_now();
+        }
+        let ends = runners.map(|runner| runner.join().expect("no panic"));
+        ends.iter().sum::<u64>()
     });
+    assert_eq!(rig.controller.stats().resets_completed, RESETS);
     assert!(retried > 0, "no reset met a request in flight");
 }
 

@@ -7,7 +7,7 @@ use lode_nvme_spec::NvmOpcode;
 use lode_nvme_spec::command::{BlockCommand, BlockFlags, DatasetManagement, DatasetRange};
 use lode_units::{Iova, Lba, NamespaceId};
 
-use crate::device::{Device, Driven, drive, ordinary};
+use crate::device::{Device, Driven, Reply, drive, ordinary};
 
 pub(crate) fn open(driven: &mut Driven) -> NamespaceQueue<Device> {
     let mut queue = driven
@@ -146,4 +146,40 @@ fn no_two_commands_in_flight_share_an_identifier() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 255);
+}
+
+#[test]
+fn a_completion_of_an_earlier_use_of_a_slot_ends_nobody() {
+    // The second command of the queue is answered under the name of the first.
+    let mut first = None;
+    let device = Device::new(Box::new(move |queue, entry| {
+        let reply = ordinary(queue, entry)?;
+        if queue.get() == 0 {
+            return Some(reply);
+        }
+        let names = first.replace(entry.command_id().get());
+        Some(Reply { names, ..reply })
+    }));
+    let mut driven = drive(&device, ControllerOptions::default());
+    let mut queue = open(&mut driven);
+    run(
+        &mut driven,
+        &mut queue,
+        request(Operation::Flush, 0, 0, 0, 0),
+    );
+    queue
+        .submit(request(Operation::Flush, 0, 0, 0, 0))
+        .expect("accepted");
+    queue.kick();
+    let mut completions = Vec::with_capacity(1);
+    assert_eq!(queue.poll(driven.now, &mut completions), 0);
+    assert_eq!(queue.stats().stale_completions, 1);
+    assert_eq!(queue.in_flight(), 1);
+    let seen = device.seen();
+    let slots: Vec<_> = seen
+        .iter()
+        .filter(|(id, _)| *id == queue.id())
+        .map(|(_, entry)| entry.command_id().get() & 0xFF)
+        .collect();
+    assert_eq!(slots[0], slots[1], "both commands had the same slot");
 }
