@@ -17,27 +17,7 @@ use lode_units::{BlockSize, Lba, NamespaceId};
 
 use crate::backing::{self, Media, MediaError, Space};
 use crate::error::EmulatorError;
-
-/// A version of a block that sits in the cache when the power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnflushedBlock {
-    /// The namespace.
-    pub namespace: NamespaceId,
-    /// The block.
-    pub lba: Lba,
-    /// Which write command it belongs to, counted from the cache's start: blocks of one write
-    /// share it.
-    pub write: u64,
-}
-
-/// What a power cut does to a version of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It had reached the media.
-    Keep,
-    /// It is gone.
-    Lose,
-}
+use crate::power::{Fate, UnflushedBlock};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
@@ -150,6 +130,11 @@ impl VolatileCache {
         self.next - self.first
     }
 
+    /// How many writes have begun.
+    pub(crate) const fn write_count(&self) -> u64 {
+        self.writes
+    }
+
     /// Forgets every version of a range of blocks: the media are about to hold something newer.
     pub(crate) fn forget(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count);
@@ -193,6 +178,7 @@ impl VolatileCache {
                 namespace,
                 lba: Lba::new(version.lba),
                 write: version.write,
+                is_in_flight: false,
             };
             if choose(block) == Fate::Keep {
                 self.put(number, media)?;

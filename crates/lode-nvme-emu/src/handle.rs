@@ -1,5 +1,5 @@
-//! What a test or an operator does to a controller from outside: faults, power cuts, hot-plug,
-//! health, and a look at its counters and media.
+//! What a test or an operator does to a controller from outside: faults, hot-plug, health, and a
+//! look at its counters and media.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,6 @@ use lode_nvme_spec::log_page::CriticalWarning;
 use lode_units::{NamespaceId, QueueId};
 
 use crate::backing::{Access, Media};
-use crate::cache::{Fate, UnflushedBlock};
 use crate::controller::{EmulatedController, Shared};
 use crate::counters::{Counters, OperationCounters};
 use crate::error::EmulatorError;
@@ -44,28 +43,6 @@ impl EmulatedController {
     pub fn reinsert(&self) {
         self.shared.registers.set_present();
         self.shared.reset_function();
-    }
-
-    /// Cuts the power and gives it back: every command vanishes, DMA mappings and registers are
-    /// as after power-on, and of each write that sits in a modelled cache `choose` says whether it
-    /// had reached the media. Blocks until no file operation is in flight.
-    ///
-    /// # Errors
-    /// When a write that is kept cannot be put onto its media.
-    pub fn power_cut(
-        &self,
-        choose: &mut dyn FnMut(UnflushedBlock) -> Fate,
-    ) -> Result<(), EmulatorError> {
-        self.shared.reset_function();
-        self.shared.dma_mut().clear();
-        for namespace in self.shared.namespaces().iter() {
-            namespace
-                .cut_power(choose)
-                .map_err(|_error| EmulatorError::PowerCut {
-                    namespace: namespace.id(),
-                })?;
-        }
-        Ok(())
     }
 
     /// Adds a namespace under the lowest free identifier and tells the host.

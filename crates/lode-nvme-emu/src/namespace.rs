@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lode_units::{BlockSize, NamespaceId};
 
 use crate::backing::{Media, MediaError, Reach, Space};
-use crate::cache::{Fate, Held, UnflushedBlock, VolatileCache};
+use crate::cache::{Held, VolatileCache};
 use crate::error::EmulatorError;
 use crate::options::{Cache, NamespaceOptions};
+use crate::power::{Fate, UnflushedBlock};
 use crate::prp::Transfer;
 
 /// A range of blocks that was checked against its namespace.
@@ -240,6 +241,11 @@ impl Namespace {
     /// How many versions of blocks sit in the modelled cache.
     pub(crate) fn unflushed_count(&self) -> u64 {
         self.model().map_or(0, |model| model.count())
+    }
+
+    /// How many writes the modelled cache has taken.
+    pub(crate) fn write_count(&self) -> u64 {
+        self.model().map_or(0, |model| model.write_count())
     }
 
     /// Hands out a range in pieces of 512 bytes, which divide every block.

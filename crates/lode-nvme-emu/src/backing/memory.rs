@@ -4,7 +4,7 @@ use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
 
 use crate::error::EmulatorError;
 
-/// Zeroed memory, on huge pages where the system has them. Reads and writes are copies from memory to memory.
+/// Zeroed memory, when it is large on huge pages where the system has them. Reads and writes are copies from memory to memory.
 #[derive(Debug)]
 pub(super) struct MemoryStore {
     memory: DmaMemory,
@@ -16,7 +16,9 @@ impl MemoryStore {
         let store = Self {
             memory: staging(length)?,
         };
-        store.prefer_huge_pages();
+        if length >= HUGE_FROM_BYTES {
+            store.prefer_huge_pages();
+        }
         Ok(store)
     }
 
@@ -89,6 +91,8 @@ pub(super) fn staging(length_bytes: usize) -> Result<DmaMemory, EmulatorError> {
 }
 
 const PAGE_BYTES: usize = 4096;
+/// Below this, zeroing a huge page at the first touch costs more than ordinary pages do.
+const HUGE_FROM_BYTES: usize = 256 << 20;
 /// Below this a plain fill is cheaper than a system call and the page faults after it.
 const RELEASE_FROM_BYTES: usize = 64 << 10;
 

@@ -335,3 +335,38 @@ fn a_power_cut_takes_queues_and_mappings_away() {
         .status();
     assert_eq!(status, Status::from(GenericStatus::DataTransferError));
 }
+
+#[test]
+fn a_write_in_flight_is_kept_lost_or_torn_even_when_it_is_written_through() {
+    for flags in [BlockFlags::empty(), BlockFlags::FORCE_UNIT_ACCESS] {
+        for keeps in [[false, false], [true, false], [false, true], [true, true]] {
+            let (mut host, mut pair) = cached();
+            let (old, new) = (pattern(14, 1024), pattern(15, 1024));
+            host.write(&mut pair, 0, &old, BlockFlags::empty());
+            let rule = "opcode=write -> delay=1ms".parse().expect("a rule");
+            host.controller.install_fault(rule).expect("room");
+            let buffer = host.allocate(4096);
+            buffer.copy_from_slice(0, &new);
+            let write = block(NvmOpcode::Write, 0, 2, flags);
+            host.submit(&mut pair, write.with_data(host.pages(&buffer, 0, 1024)));
+            host.advance();
+            host.controller.clear_faults();
+            let mut last = 0;
+            let mut pair = cut(&mut host, |block| {
+                assert!(block.write >= last, "the oldest write comes first");
+                last = block.write;
+                let index = usize::try_from(block.lba.get()).expect("few");
+                let keep = !block.is_in_flight || keeps[index];
+                if keep { Fate::Keep } else { Fate::Lose }
+            });
+            let mut expected = old.clone();
+            for (index, keep) in keeps.into_iter().enumerate() {
+                if keep {
+                    let bytes = index * 512..(index + 1) * 512;
+                    expected[bytes.clone()].copy_from_slice(&new[bytes]);
+                }
+            }
+            assert_eq!(host.read(&mut pair, 0, 1024), expected);
+        }
+    }
+}
