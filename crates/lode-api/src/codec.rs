@@ -3,8 +3,11 @@
 use std::marker::PhantomData;
 
 use prost::Message;
-use tonic::codec::{BufferSettings, Codec};
+use tonic::Status;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
+
+use crate::v1::{ErrorDetail, ErrorReason};
 
 /// How much a stream's buffer grows by, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -37,14 +40,38 @@ where
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
-    type Decoder = ProstDecoder<U>;
+    type Decoder = BulkDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
         ProstCodec::<T, U>::raw_encoder(settings())
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<T, U>::raw_decoder(settings())
+        BulkDecoder(ProstCodec::<T, U>::raw_decoder(settings()))
+    }
+}
+
+/// Decodes as [`ProstDecoder`] does, and says whose fault it is when that fails: bytes that are
+/// no message (a text that is not UTF-8, a truncated field) are the sender's, INVALID_ARGUMENT,
+/// not a defect of the receiver.
+#[derive(Clone, Debug)]
+pub struct BulkDecoder<U>(ProstDecoder<U>);
+
+impl<U: Message + Default> Decoder for BulkDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        self.0.decode(source).map_err(|status| {
+            ErrorDetail::new(ErrorReason::InvalidField).into_status(format!(
+                "the message cannot be decoded: {}",
+                status.message()
+            ))
+        })
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        self.0.buffer_settings()
     }
 }
 
