@@ -9,7 +9,6 @@ mod resident;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, RequestLog};
-use crate::error::ExtentError;
 use crate::format::block::BlockKind;
 use crate::format::geometry::Geometry;
 use crate::format::object::OBJECT_BYTES;
@@ -22,6 +21,7 @@ use crate::tree::store::Store;
 use crate::tree::{Shape, Tree};
 use crate::types::{PoolBlock, VolumeId};
 
+pub(crate) use admit::Admission;
 pub(crate) use cut::{Cut, CutFault};
 
 /// Owner of the object table's blocks.
@@ -131,17 +131,5 @@ impl Core {
     pub(crate) fn check_account(&self) -> Result<(), &'static str> {
         self.journal.check()?;
         self.space.check(&self.geometry)
-    }
-}
-
-impl ApplyFault {
-    /// The fault as a caller sees it. A conflict in a running pool means that the metadata on the
-    /// devices contradict each other: [`Pool::change`](crate::Pool) has failed the pool.
-    pub(crate) fn into_error(self) -> ExtentError {
-        match self {
-            Self::Absent(what) => ExtentError::NotResident(crate::load::Missing(what)),
-            Self::Damaged(volume) => ExtentError::ObjectDamaged { volume },
-            Self::Conflict => ExtentError::ReadOnly,
-        }
     }
 }

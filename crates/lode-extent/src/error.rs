@@ -191,6 +191,9 @@ pub enum ExtentError {
         /// 4 KiB block on that device.
         block: u64,
     },
+    /// Metadata whose checksums hold contradicts itself: the pool has to be checked and repaired.
+    #[error("the pool's metadata contradicts itself")]
+    Contradiction,
     /// Reading, writing or flushing metadata failed.
     #[error("{operation} of block {block} of device {device} failed")]
     Io {

@@ -4,4 +4,5 @@ mod basics;
 mod crash;
 mod disk;
 mod faults;
+mod forged;
 mod world;

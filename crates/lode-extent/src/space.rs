@@ -115,7 +115,7 @@ impl Space {
             return Err(Conflict);
         }
         group.busy.set(position, run.count);
-        self.free -= u64::from(run.count);
+        self.free = self.free.checked_sub(run.count.into()).ok_or(Conflict)?;
         self.pending += u64::from(run.count);
         self.own(geometry, run)
     }
@@ -171,7 +171,7 @@ impl Space {
         run: Run,
     ) -> Result<Option<(&mut Group, u32)>, Conflict> {
         let (group, position) = geometry.group_of(run.start).ok_or(Conflict)?;
-        if position + run.count > geometry.group_blocks(group) {
+        if run.count > geometry.group_blocks(group) - position {
             return Err(Conflict);
         }
         Ok(self.groups.get_mut(&group).map(|group| (group, position)))

@@ -14,10 +14,21 @@ const DIRTY_NODES_MAX: u64 = 2 * DIRTY_NODES_TRIGGER;
 
 const _: () = assert!(DIRTY_NODES_TRIGGER < DIRTY_NODES_MAX);
 
+/// What becomes of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It fits.
+    Granted,
+    /// It will fit after a checkpoint.
+    Wait,
+    /// It does not fit, and a checkpoint changes nothing about that.
+    NoSpace,
+}
+
 impl Core {
     /// Blocks that data may not take.
     pub(crate) fn headroom(&self) -> u64 {
-        (self.geometry.blocks() / 64).clamp(48, DIRTY_NODES_MAX)
+        (self.geometry.blocks() / 64).clamp(64, DIRTY_NODES_MAX)
     }
 
     /// Nodes that the next checkpoint has to write.
@@ -26,11 +37,21 @@ impl Core {
     }
 
     /// Whether a change of `bytes` of records that touches at most `nodes` nodes may be recorded.
-    pub(crate) fn admits(&self, bytes: usize, nodes: u64) -> bool {
-        let dirty = self.dirty_nodes() + nodes + self.object_leaves();
-        self.journal.has_room(bytes)
-            && self.dirty_nodes() <= self.dirty_nodes_max()
-            && dirty <= self.space.free()
+    pub(crate) fn admits(&self, bytes: usize, nodes: u64) -> Admission {
+        let needed = self.dirty_nodes() + nodes + self.object_leaves();
+        if !self.journal.has_room(bytes) || self.dirty_nodes() > self.dirty_nodes_max() {
+            return Admission::Wait;
+        }
+        if needed <= self.space.free() {
+            return Admission::Granted;
+        }
+        // A checkpoint makes changed nodes clean, a commit sets freed blocks free; without
+        // either, waiting is of no use.
+        if self.dirty_nodes() > 0 || self.space.pending() > 0 {
+            Admission::Wait
+        } else {
+            Admission::NoSpace
+        }
     }
 
     /// Blocks that data may take now.

@@ -53,7 +53,8 @@ impl Core {
         let is_sane = spec.name.len() <= NAME_LENGTH_MAX_BYTES
             && spec.size_bytes <= VOLUME_SIZE_MAX_BYTES
             && id.get() < KEY_END - 1;
-        if !is_new || !is_sane || self.catalog.by_name(&spec.name).is_some() {
+        let is_taken = self.catalog.by_name(&spec.name).is_some() || self.catalog.any(id).is_some();
+        if !is_new || !is_sane || is_taken {
             return Err(ApplyFault::Conflict);
         }
         let record = VolumeRecord {
@@ -195,7 +196,8 @@ impl Core {
         let left = volume.record.allocated_blocks.checked_sub(blocks);
         volume.record.allocated_blocks = left.ok_or(ApplyFault::Conflict)?;
         volume.sequence += 1;
-        self.data_blocks -= blocks;
+        let left = self.data_blocks.checked_sub(blocks);
+        self.data_blocks = left.ok_or(ApplyFault::Conflict)?;
         self.catalog.dirty.insert(id);
         Ok(())
     }

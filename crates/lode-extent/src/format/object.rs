@@ -3,11 +3,12 @@
 use std::mem::size_of;
 
 use lode_units::BlockSize;
+use lode_units::limits::VOLUME_SIZE_MAX_BYTES;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::block::BlockFault;
-use crate::tree::HEIGHT_MAX;
+use crate::tree::{HEIGHT_MAX, KEY_END};
 use crate::types::PoolBlock;
 use crate::volume::SyncAttribute;
 
@@ -148,11 +149,15 @@ impl VolumeRecord {
             return Err(BlockFault::Contents);
         }
         // Fields of features that this version does not have.
+        let is_sane = (1..=VOLUME_SIZE_MAX_BYTES).contains(&raw.size_bytes.get())
+            && (block_size == BlockSize::B512 || block_size == BlockSize::B4096)
+            && raw.allocated_blocks.get() < KEY_END
+            && !name.is_empty();
         let is_plain = raw.dead_list.is_zero()
             && raw.origin == U64::ZERO
             && raw.newest_snapshot_epoch == U32::ZERO
             && raw.reserved == [0; 36];
-        if !is_plain {
+        if !is_plain || !is_sane {
             return Err(BlockFault::Contents);
         }
         Ok(Self {

@@ -19,6 +19,8 @@ pub(crate) const FEATURES_INCOMPAT_KNOWN: u64 = 0;
 /// Trees that the superblock has room for.
 const ROOTS: usize = 8;
 const FLAG_CLEAN: u32 = 1;
+/// What the superblock counts stays below this: half of the keys, and no sum overflows.
+const COUNTER_END: u64 = 1 << 47;
 
 /// A device as every superblock of its pool lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +238,17 @@ impl Superblock {
             && raw.reserved_word == U32::ZERO
             && rest.iter().all(|&byte| byte == 0);
         if !is_plain {
+            return Err(BlockFault::Contents);
+        }
+        let counters = [
+            raw.sequence,
+            raw.incarnation,
+            raw.journal_tail,
+            raw.ticket,
+            raw.next_object,
+            raw.next_request,
+        ];
+        if counters.iter().any(|counter| counter.get() >= COUNTER_END) {
             return Err(BlockFault::Contents);
         }
         let mut space = [SpaceEntry::default(); SPACE_ROOTS];

@@ -1,6 +1,5 @@
 //! Giving back the space of deleted and shrunk volumes, a bounded piece at a time.
 
-use crate::core::ApplyFault;
 use crate::error::ExtentError;
 use crate::format::record::Record;
 use crate::pool::Pool;
@@ -49,7 +48,7 @@ impl Pool {
             Record::TrimEnd { volume: id }
         };
         self.admit(64, 16)?;
-        self.change(&[record]).map_err(ApplyFault::into_error)?;
+        self.change(&[record])?;
         Ok(())
     }
 }

@@ -10,9 +10,9 @@ use crate::core::{Cut, CutFault};
 use crate::error::{ExtentError, IoFailure};
 use crate::format::block::Block;
 use crate::io_queue::{InFlight, Purpose};
+use crate::pool::Pool;
 use crate::pool::commit::coalesce;
 use crate::pool::publish::PublishReason;
-use crate::pool::{Pool, device_index};
 use crate::types::PoolBlock;
 use crate::volume::PoolState;
 
@@ -49,10 +49,7 @@ impl Pool {
             Err(CutFault::Absent(what)) => self.request(what),
             // Blocks are being freed by a commit: it is tried again when that ends.
             Err(CutFault::NoSpace) => self.core_mut().journal.want_commit(),
-            Err(CutFault::Conflict) => self.fail(ExtentError::MetadataDamaged {
-                device: device_index(0),
-                block: 0,
-            }),
+            Err(CutFault::Conflict) => self.fail(ExtentError::Contradiction),
         }
     }
 

@@ -3,13 +3,13 @@
 use smallvec::SmallVec;
 
 use crate::allocation::{AllocatedRun, Allocation};
-use crate::core::{ApplyFault, Core};
+use crate::core::{Admission, ApplyFault, Core};
 use crate::error::{ExtentError, LookupError};
 use crate::extent::{extent_at, pieces};
 use crate::format::record::{MAP_RECORD_BYTES, Record, SMALL_RECORD_BYTES};
 use crate::load::{Missing, MissingBlock};
 use crate::piece::{Piece, PieceFlags, PieceKind};
-use crate::pool::{Pool, device_index};
+use crate::pool::Pool;
 use crate::space::{ReserveFault, Run};
 use crate::tree::TreeFault;
 use crate::types::{LogicalBlock, PoolBlock, Ticket, VolumeId};
@@ -111,7 +111,7 @@ impl Pool {
         let end = first.get() + u64::from(count);
         let leaves = core
             .ensure_range(volume, first.get(), end)
-            .map_err(ApplyFault::into_error)?;
+            .map_err(|fault| self.refused(fault))?;
         self.admit(MAP_RECORD_BYTES * 8, leaves)?;
         let core = self.core_mut();
         if u64::from(count) > core.free_for_data() {
@@ -162,7 +162,7 @@ impl Pool {
         let core = self.ready()?;
         let leaves = core
             .ensure_range(volume, first.get(), end)
-            .map_err(ApplyFault::into_error)?;
+            .map_err(|fault| self.refused(fault))?;
         self.admit(MAP_RECORD_BYTES * runs.len(), leaves + runs.len() / 64)?;
         let records: SmallVec<[Record; 4]> = runs
             .iter()
@@ -173,7 +173,7 @@ impl Pool {
                 count: run.count,
             })
             .collect();
-        let ticket = self.change(&records).map_err(ApplyFault::into_error)?;
+        let ticket = self.change(&records)?;
         self.counters.transactions_map += 1;
         let core = self.core_mut();
         let durable = core.journal.durable();
@@ -229,8 +229,9 @@ impl Pool {
         end: u64,
     ) -> Result<UnmappedPiece, ExtentError> {
         let core = self.ready()?;
-        let (leaves, stop) = plan_unmap(core, volume, first, end)?;
-        let mut ticket = core.journal.recorded();
+        let (leaves, stop) =
+            plan_unmap(core, volume, first, end).map_err(|fault| self.refused(fault))?;
+        let mut ticket = self.recorded();
         if leaves > 0 {
             self.admit(SMALL_RECORD_BYTES, leaves)?;
             let record = Record::Unmap {
@@ -238,7 +239,7 @@ impl Pool {
                 logical: LogicalBlock::new(first),
                 count: stop - first,
             };
-            ticket = self.change(&[record]).map_err(ApplyFault::into_error)?;
+            ticket = self.change(&[record])?;
             self.counters.transactions_unmap += 1;
         }
         Ok(UnmappedPiece { ticket, stop })
@@ -248,29 +249,26 @@ impl Pool {
     /// not.
     pub(super) fn admit(&mut self, bytes: usize, leaves: usize) -> Result<(), ExtentError> {
         let core = self.ready()?;
-        if core.admits(bytes, core.nodes_touched(leaves)) {
-            return Ok(());
+        match core.admits(bytes, core.nodes_touched(leaves)) {
+            Admission::Granted => Ok(()),
+            Admission::NoSpace => Err(no_space(core, 0)),
+            Admission::Wait => {
+                core.journal.want_commit();
+                self.is_checkpoint_wanted = true;
+                self.counters.journal_full += 1;
+                Err(ExtentError::JournalFull)
+            }
         }
-        self.is_checkpoint_wanted = true;
-        self.counters.journal_full += 1;
-        Err(ExtentError::JournalFull)
     }
 
     /// Applies one change and puts it into the open transaction.
-    pub(super) fn change(&mut self, records: &[Record]) -> Result<Ticket, ApplyFault> {
+    pub(super) fn change(&mut self, records: &[Record]) -> Result<Ticket, ExtentError> {
         let is_freed_early = self.is_space_freed_early();
         let core = self.core.as_mut().expect("the pool is ready");
         let (mut freed, mut data_on) = (Vec::new(), 0);
         for record in records {
             if let Err(fault) = core.apply(record, &mut freed) {
-                if fault == ApplyFault::Conflict {
-                    // The change was checked: the metadata contradict each other.
-                    self.fail(ExtentError::MetadataDamaged {
-                        device: device_index(0),
-                        block: 0,
-                    });
-                }
-                return Err(fault);
+                return Err(self.refused(fault));
             }
             if let Record::Map { physical, .. } = record {
                 let (device, _) = core
@@ -286,6 +284,19 @@ impl Pool {
         Ok(core
             .journal
             .append(&core.geometry, records, &freed, data_on))
+    }
+
+    /// The fault as callers see it. A change that contradicts the metadata in memory shows that
+    /// what was read, though its checksums held, is not what this program wrote.
+    pub(super) fn refused(&mut self, fault: ApplyFault) -> ExtentError {
+        match fault {
+            ApplyFault::Absent(what) => ExtentError::NotResident(Missing(what)),
+            ApplyFault::Damaged(volume) => ExtentError::ObjectDamaged { volume },
+            ApplyFault::Conflict => {
+                self.fail(ExtentError::Contradiction);
+                ExtentError::ReadOnly
+            }
+        }
     }
 
     fn check_range(
@@ -328,14 +339,14 @@ fn plan_unmap(
     volume: VolumeId,
     first: u64,
     end: u64,
-) -> Result<(usize, u64), ExtentError> {
+) -> Result<(usize, u64), ApplyFault> {
     let (mut key, mut leaves) = (first, 0);
     while key < end && leaves < UNMAP_LEAVES_MAX {
         let leaf = match core.map_leaf(volume, key) {
             Ok(Some(leaf)) => leaf,
             Ok(None) => return Ok((leaves, end)),
             Err(_later) if leaves > 0 => return Ok((leaves, key)),
-            Err(fault) => return Err(fault.into_error()),
+            Err(fault) => return Err(fault),
         };
         let stop = leaf.high.min(end);
         let node = core.store.node(leaf.node);
@@ -344,7 +355,7 @@ fn plan_unmap(
             match core.ensure_range(volume, key, stop) {
                 Ok(_) => leaves += 1,
                 Err(_later) if leaves > 0 => return Ok((leaves, key)),
-                Err(fault) => return Err(fault.into_error()),
+                Err(fault) => return Err(fault),
             }
         }
         key = stop;

@@ -112,8 +112,9 @@ pub(super) fn assemble(
         .iter()
         .map(|device| (device.uuid, device.blocks))
         .collect();
-    let damaged = ExtentError::SuperblocksDamaged {
+    let damaged = ExtentError::MetadataDamaged {
         device: device_index(order[0]),
+        block: newest.sequence % SUPERBLOCK_SLOTS,
     };
     let geometry = Geometry::new(&sizes).ok_or(damaged.clone())?;
     let initially_free = crate::space::Space::initially_free(&geometry);

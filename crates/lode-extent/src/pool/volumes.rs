@@ -4,7 +4,6 @@ use lode_units::BlockSize;
 use lode_units::limits::{ALLOCATION_UNIT_BYTES, NAME_LENGTH_MAX_BYTES, VOLUME_SIZE_MAX_BYTES};
 use smallvec::SmallVec;
 
-use crate::core::ApplyFault;
 use crate::error::ExtentError;
 use crate::format::object::sync_raw;
 use crate::format::record::{RECORD_BYTES_MAX, Record, SMALL_RECORD_BYTES};
@@ -226,7 +225,7 @@ impl Pool {
                 fingerprint,
             })
         }));
-        self.change(&records).map_err(ApplyFault::into_error)
+        self.change(&records)
     }
 }
 

@@ -17,6 +17,8 @@ use crate::volume::PoolState;
 /// Lives of one test: each has three power cuts, and a crash in each recovery.
 const SEEDS: u64 = 400;
 const UNITS: u64 = 40;
+/// Units of the volume with many extents.
+const LARGE_UNITS: u64 = 1800;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// What clients see: size in units and stamps by unit, of each volume.
@@ -59,6 +61,30 @@ impl Life {
             unrecorded: Vec::new(),
             next_stamp: 1,
         }
+    }
+
+    /// Gives the first volume so many extents that its map has several levels of nodes, most of
+    /// which are not in memory after an import.
+    fn prefill(&mut self) {
+        let spec = volume_spec("big", LARGE_UNITS * 4096);
+        let (volume, ticket) = self.world.pool.create_volume(&spec, None).expect("new");
+        self.model.insert(volume, (LARGE_UNITS, BTreeMap::new()));
+        self.names.insert(volume, "big");
+        self.note(ticket);
+        for index in 0..LARGE_UNITS / 2 {
+            let ticket = self.world.write(volume, index * 2, 1, 1).expect("space");
+            let (_, stamps) = self.model.get_mut(&volume).unwrap();
+            stamps.insert(index * 2, 1);
+            if index + 1 == LARGE_UNITS / 2 {
+                self.note(ticket);
+            }
+        }
+        self.world.checkpoint();
+        self.history
+            .retain(|&ticket, _| ticket == self.world.pool.recorded());
+        self.next_stamp = 2;
+        self.world.import();
+        self.world.settle();
     }
 
     fn run(mut self, steps: u64, breach: Breach) -> Verdict {
@@ -364,6 +390,17 @@ fn no_power_cut_loses_what_was_durable() {
 #[test]
 fn no_power_cut_shows_what_was_not_written() {
     no_breach_in(SEEDS..2 * SEEDS);
+}
+
+#[test]
+fn no_power_cut_breaks_a_map_of_several_levels() {
+    for seed in 0..80 {
+        let mut life = Life::new(&devices(seed), seed, Breach::default());
+        life.prefill();
+        if let Err(fault) = life.run(60, Breach::default()) {
+            panic!("seed {seed}: {fault}");
+        }
+    }
 }
 
 #[test]

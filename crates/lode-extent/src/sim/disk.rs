@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lode_units::{Random, SeededRandom};
 
 use crate::error::IoFailure;
+use crate::format::block::open;
 use crate::io::{DeviceSpec, MetadataOp};
 
 pub(crate) const BLOCK: usize = 4096;
@@ -154,8 +155,9 @@ impl Disk {
         data[byte] ^= mask;
     }
 
-    /// Blocks that were ever written to the medium.
-    pub(crate) fn written(&self) -> Vec<u64> {
-        self.media.keys().copied().collect()
+    /// Blocks of the medium that hold metadata.
+    pub(crate) fn metadata(&self) -> Vec<u64> {
+        let sealed = self.media.iter().filter(|(_, data)| open(data).is_ok());
+        sealed.map(|(&block, _)| block).collect()
     }
 }

@@ -28,8 +28,10 @@ impl Pool {
                 match step(&core.objects, &core.store, objects, &mut |key, value| {
                     let record = VolumeRecord::decode(value).expect("a checked leaf");
                     let id = VolumeId::new(key);
-                    core.data_blocks += record.allocated_blocks;
-                    core.catalog.insert(id, Volume::new(id, record));
+                    let blocks = record.allocated_blocks;
+                    if core.catalog.insert(id, Volume::new(id, record)) {
+                        core.data_blocks += blocks;
+                    }
                 }) {
                     Step::Absent { key } => break Some(MissingBlock::Objects { key }),
                     Step::Done { next } => objects = next,
