@@ -14,8 +14,9 @@ use crate::sim::world::{World, device, volume_spec};
 use crate::types::{LogicalBlock, PoolBlock, Ticket, VolumeId};
 use crate::volume::PoolState;
 
-/// Lives of one test: each has three power cuts, and a crash in each recovery.
-const SEEDS: u64 = 400;
+/// Lives of one test, unless `LODE_CRASH_LIVES` asks for another number: each has three power
+/// cuts, and a crash in each recovery.
+const LIVES: u64 = 300;
 const UNITS: u64 = 40;
 /// Units of the volume with many extents.
 const LARGE_UNITS: u64 = 1800;
@@ -373,6 +374,11 @@ fn caught(breach: Breach, limit: u64) -> Option<u64> {
     (0..limit).find(|&seed| life(seed, breach).is_err())
 }
 
+fn lives() -> u64 {
+    let asked = std::env::var("LODE_CRASH_LIVES").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(LIVES)
+}
+
 /// Every life of these seeds keeps the rules.
 fn no_breach_in(seeds: std::ops::Range<u64>) {
     for seed in seeds {
@@ -384,17 +390,17 @@ fn no_breach_in(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn no_power_cut_loses_what_was_durable() {
-    no_breach_in(0..SEEDS);
+    no_breach_in(0..lives());
 }
 
 #[test]
 fn no_power_cut_shows_what_was_not_written() {
-    no_breach_in(SEEDS..2 * SEEDS);
+    no_breach_in(lives()..2 * lives());
 }
 
 #[test]
 fn no_power_cut_breaks_a_map_of_several_levels() {
-    for seed in 0..80 {
+    for seed in 0..lives() / 6 {
         let mut life = Life::new(&devices(seed), seed, Breach::default());
         life.prefill();
         if let Err(fault) = life.run(60, Breach::default()) {

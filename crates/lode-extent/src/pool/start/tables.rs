@@ -29,9 +29,8 @@ impl Pool {
                     let record = VolumeRecord::decode(value).expect("a checked leaf");
                     let id = VolumeId::new(key);
                     let blocks = record.allocated_blocks;
-                    if core.catalog.insert(id, Volume::new(id, record)) {
-                        core.data_blocks += blocks;
-                    }
+                    let is_new = core.catalog.insert(id, Volume::new(id, record));
+                    core.data_blocks += u64::from(is_new) * blocks;
                 }) {
                     Step::Absent { key } => break Some(MissingBlock::Objects { key }),
                     Step::Done { next } => objects = next,
