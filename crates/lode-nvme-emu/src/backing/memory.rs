@@ -4,7 +4,8 @@ use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
 
 use crate::error::EmulatorError;
 
-/// Zeroed memory, when it is large on huge pages where the system has them. Reads and writes are copies from memory to memory.
+/// Zeroed memory, when it is large on huge pages where the system has them. Reads and writes are
+/// copies from memory to memory.
 #[derive(Debug)]
 pub(super) struct MemoryStore {
     memory: DmaMemory,
@@ -92,7 +93,7 @@ pub(super) fn staging(length_bytes: usize) -> Result<DmaMemory, EmulatorError> {
 
 const PAGE_BYTES: usize = 4096;
 /// Below this, zeroing a huge page at the first touch costs more than ordinary pages do.
-const HUGE_FROM_BYTES: usize = 256 << 20;
+const HUGE_FROM_BYTES: usize = 128 << 20;
 /// Below this a plain fill is cheaper than a system call and the page faults after it.
 const RELEASE_FROM_BYTES: usize = 64 << 10;
 

@@ -1,3 +1,5 @@
+//! Device strings: what is read, and what is refused with the part that is wrong.
+
 use std::time::Duration;
 
 use super::*;
