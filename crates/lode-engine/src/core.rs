@@ -24,7 +24,7 @@ pub(crate) struct ShardCore {
     pub(crate) out: Vec<Completion>,
     pub(crate) stats: Arc<ShardStats>,
     pub(crate) now: Instant,
-    /// Buffers of metadata operations, and of comparisons.
+    /// Buffers of metadata operations, of comparisons, and of the ends of requests.
     pub(crate) buffers: BufferPool,
     zeros: DmaBuffer,
     zero_memory: DmaMemory,
@@ -41,6 +41,10 @@ impl ShardCore {
             BufferPoolSpec {
                 length_bytes: SCRATCH_BYTES,
                 count: SCRATCH_BUFFERS,
+            },
+            BufferPoolSpec {
+                length_bytes: 2 * ZERO_BYTES,
+                count: EDGE_BUFFERS,
             },
         ];
         let buffers = BufferPool::new(&specs, space, preference)?;
@@ -97,6 +101,8 @@ pub(crate) const METADATA_BUFFERS: usize = 16;
 pub(crate) const COMPARE_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
 #[expect(clippy::cast_possible_truncation, reason = "512 KiB")]
 const SCRATCH_BYTES: usize = COMPARE_MAX_BYTES as usize;
+/// How many requests to volumes of small blocks have their ends fetched at once.
+const EDGE_BUFFERS: usize = 128;
 /// How many comparisons run at once.
 const SCRATCH_BUFFERS: usize = 4;
 const _: () = assert!(

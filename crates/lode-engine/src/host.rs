@@ -10,6 +10,7 @@
 //! ```
 
 mod control;
+mod edges;
 mod settle;
 mod start;
 mod transfer;
@@ -50,6 +51,8 @@ pub(crate) struct PoolHost<D> {
     lanes: Vec<Lane<D>>,
     pool: Pool,
     cache: CacheFacts,
+    /// The largest block of its devices, in bytes.
+    device_block_bytes: u32,
     volumes: VolumeTable,
     controls: ControlTable,
     metadata: MetadataPump,
@@ -95,6 +98,8 @@ impl<D: BlockDevice> PoolHost<D> {
                 is_volatile: false,
                 supports_write_through: true,
             });
+        let blocks = lanes.iter().map(|lane| lane.geometry().block_size.bytes());
+        let device_block_bytes = blocks.max().unwrap_or(0);
         let named = lanes.iter().map(|lane| (lane.name(), lane.geometry()));
         let stats = Arc::new(PoolStats::new(&name, named));
         core.stats.add_pool(Arc::clone(&stats));
@@ -104,6 +109,7 @@ impl<D: BlockDevice> PoolHost<D> {
             lanes,
             pool,
             cache,
+            device_block_bytes,
             volumes: VolumeTable::default(),
             controls: ControlTable::new(),
             metadata: MetadataPump::new(),
@@ -259,7 +265,9 @@ impl<D: BlockDevice> PoolHost<D> {
         op.is_queued = false;
         match op.step {
             Step::Start => self.start(index, core),
-            Step::Read | Step::Compare | Step::Write | Step::Zero => self.transfer(index, core),
+            Step::Read | Step::Compare | Step::Merge | Step::Write | Step::Zero => {
+                self.transfer(index, core);
+            }
             Step::Unmap | Step::Record => {
                 self.deferred.push_back(core.queued(index));
             }

@@ -26,10 +26,10 @@ pub(crate) enum Owner {
 ///
 /// ```text
 /// Start → Read ──────────────────────────────► (complete)
-/// Start → Write ─► (complete inline)
-///         Write → Record → Settle ───────────► (complete)
-/// Start → Compare → Start (as a write)
-/// Start → Zero → Unmap → Settle ─────────────► (complete)
+/// Start (→ Merge) → Write ─► (complete inline)
+///                   Write → Record → Settle ─► (complete)
+/// Start → Compare → as a write
+/// Start (→ Merge) → Zero → Unmap → Settle ───► (complete)
 /// Start → Settle  (flush) ───────────────────► (complete)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) enum Step {
     Read,
     /// Its commands read what is to be compared.
     Compare,
+    /// Its commands fetch the units that it covers only in part.
+    Merge,
     /// Its commands write data.
     Write,
     /// Its commands zero the units that are covered only in part.
@@ -93,6 +95,8 @@ pub(crate) struct Op {
     /// Where in the buffer the data of a write begin.
     pub(crate) buffer_base: u32,
     pub(crate) scratch: Option<DmaBuffer>,
+    /// The two units at its ends, where the volume's blocks are smaller than the device's.
+    pub(crate) edges: Option<DmaBuffer>,
     pub(crate) allocations: SmallVec<[Allocation; 1]>,
 }
 
@@ -147,6 +151,7 @@ impl Op {
             buffer: request.buffer,
             buffer_base: 0,
             scratch: None,
+            edges: None,
             allocations: SmallVec::new(),
         }
     }

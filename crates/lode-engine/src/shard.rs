@@ -126,11 +126,11 @@ impl<D: BlockDevice> Shard<D> {
         self.hosts().filter_map(PoolHost::next_deadline).min()
     }
 
-    /// The devices of every pool, for their owner's own questions.
-    pub fn devices_mut(&mut self) -> impl Iterator<Item = &mut D> {
-        self.pools
-            .iter_mut()
-            .flatten()
+    /// The devices of a pool, in the order in which they were attached, for their owner's own
+    /// questions.
+    pub fn devices_mut(&mut self, index: PoolIndex) -> impl Iterator<Item = &mut D> {
+        self.host_mut(index)
+            .into_iter()
             .flat_map(PoolHost::devices_mut)
     }
 

@@ -1,6 +1,7 @@
 //! Open volumes, and the ranges of them that requests hold against each other.
 //!
-//! A pure overwrite or a read holds nothing. A write that allocates holds its units against
+//! A pure overwrite or a read holds nothing (a write does where blocks are smaller than the
+//! device's). A write that allocates holds its units against
 //! other writes that allocate. A barrier (discard, write zeroes, compare-and-write, shrink)
 //! holds its range against everything: it waits for what is in flight there, and what comes
 //! later waits for it.
@@ -22,6 +23,8 @@ pub(crate) struct Volume {
     pub(crate) size_bytes: u64,
     pub(crate) block_size: BlockSize,
     pub(crate) durability: Durability,
+    /// Its blocks are smaller than those of the pool's devices.
+    pub(crate) is_sub_block: bool,
     /// Requests past the check for barriers.
     pub(crate) active: u32,
     /// Requests that wait for a range, in the order of their arrival.
@@ -60,7 +63,7 @@ impl HeldRange {
 
 impl Volume {
     /// Opens the volume that `info` describes.
-    pub(crate) fn new(info: &VolumeInfo, stats: Arc<VolumeStats>) -> Self {
+    pub(crate) fn new(info: &VolumeInfo, is_sub_block: bool, stats: Arc<VolumeStats>) -> Self {
         Self {
             id: info.id,
             size_bytes: info.size_bytes,
@@ -70,6 +73,7 @@ impl Volume {
                 SyncAttribute::Data => Durability::Data,
                 SyncAttribute::Full => Durability::Full,
             },
+            is_sub_block,
             active: 0,
             blocked: VecDeque::new(),
             is_changing: false,
@@ -201,7 +205,7 @@ mod tests {
             allocated_bytes: 0,
             is_damaged: false,
         };
-        Volume::new(&info, Arc::new(VolumeStats::new("pool", "volume")))
+        Volume::new(&info, false, Arc::new(VolumeStats::new("pool", "volume")))
     }
 
     #[test]

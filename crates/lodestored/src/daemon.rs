@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{DmaMemory, IovaSpace, PagePreference};
 use lode_engine::{Shard, ShardStats};
 use lode_reactor::{Built, Core, CoreExit, CoreHandle, CoreOptions, Listener, PollMode};
-use lode_server::{ListenAddress, RemoteAccess, Server, Serving};
+use lode_server::{HttpServer, ListenAddress, Monitor, RemoteAccess, Server, Serving};
 use lode_units::{CoreId, MonotonicClock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Cli;
 use crate::config::{Config, HugePages, Poll};
-use crate::drive::Opener;
+use crate::drive::{DevicesSource, Opener};
 use crate::manager::Manager;
 use crate::node::Node;
 use crate::notify::{self, Bound};
@@ -36,10 +36,15 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
         }
         tracing::info!(pool = pool.name, "serves");
     }
+    let mut monitor = Monitor::new();
+    monitor.add_core(started.core.clone(), started.stats);
+    monitor.add_source(DevicesSource(Arc::clone(pools.registry().devices())));
+    let monitor = Arc::new(monitor);
     let manager = Arc::new(Manager::new(Arc::clone(&pools)));
     let server = Server::new(started.clock, 1, manager);
-    let bound = listeners.serve(&server, &started.core)?;
+    let bound = listeners.serve(&server, &started.core, Arc::clone(&monitor))?;
     server.set_serving(Serving::Yes).await;
+    monitor.set_serving(true);
     if let Some(path) = &cli.ready_file {
         notify::write_ready_file(path, &bound)?;
     }
@@ -51,6 +56,7 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
     let reason = until_stopped(&started.core).await?;
     tracing::info!(reason, "stopping");
     notify::stopping();
+    monitor.set_serving(false);
     server.stop().await;
     pools.close_all(config.server.stop_grace).await;
     match started.core.shutdown(config.server.stop_grace).await {
@@ -127,7 +133,7 @@ fn start_core(config: &Config) -> anyhow::Result<Started> {
 /// Sockets that are bound and not served yet.
 struct Listeners {
     grpc: Vec<Listener>,
-    http: Listener,
+    http: HttpServer,
 }
 
 impl Listeners {
@@ -147,18 +153,24 @@ impl Listeners {
             .chain(unix)
             .map(|address| address.bind(remote))
             .collect::<Result<_, _>>()?;
-        let http = ListenAddress::Tcp(config.server.http.address()).bind(remote)?;
+        let http = HttpServer::bind(config.server.http.address(), remote)?;
         Ok(Self { grpc, http })
     }
 
     /// Begins to serve, and tells where.
-    fn serve(self, server: &Server, core: &CoreHandle<Node>) -> anyhow::Result<Bound> {
+    fn serve(
+        self,
+        server: &Server,
+        core: &CoreHandle<Node>,
+        monitor: Arc<Monitor>,
+    ) -> anyhow::Result<Bound> {
         let mut grpc = Vec::new();
         for listener in self.grpc {
             grpc.extend(address(&listener)?);
             tokio::spawn(server.clone().serve(listener, vec![core.clone()]));
         }
-        let http = address(&self.http)?.context("HTTP is served over TCP")?;
+        let http = self.http.local_address()?;
+        tokio::spawn(self.http.serve(monitor));
         Ok(Bound { grpc, http })
     }
 }

@@ -1,15 +1,24 @@
 //! From a device's name in the configuration to a controller that serves: opened and brought up
 //! away from the core, which takes it over afterwards.
 
+mod figures;
+
 use std::sync::Arc;
 
+use lode_api::v1::{DeviceHealth, DeviceState};
 use lode_bus::{Bus, DmaMemory, IovaSpace};
-use lode_nvme::{Controller, ControllerEvent, ControllerOptions, NamespaceQueue, QueueOptions};
+use lode_nvme::{
+    Controller, ControllerEvent, ControllerOptions, ControllerState, NamespaceQueue, QueueOptions,
+};
 use lode_nvme_emu::{EmulatedController, EmulatorError, EmulatorSpec};
+use lode_nvme_spec::log_page::HealthLog;
 use lode_server::{DeviceDetails, PoolManagerError};
 use lode_units::{Instant, MonotonicClock};
 
 use crate::registry::Registry;
+
+pub(crate) use figures::{Devices, DevicesSource};
+use figures::{Figures, saturated};
 
 /// The queue of one device on the core.
 pub(crate) type Queue = NamespaceQueue<EmulatedController>;
@@ -24,6 +33,7 @@ pub(crate) struct Drive {
     /// When the device behind the bus has something to do by itself.
     bus_due: Option<Instant>,
     registry: Arc<Registry>,
+    figures: Arc<Figures>,
 }
 
 /// What opening a drive needs.
@@ -70,12 +80,15 @@ impl Opener {
             .and_then(|queue| {
                 let queue = queue.ok_or_else(|| failed("it has no usable namespace".to_owned()))?;
                 self.registry.show(name, details(&controller));
+                let figures = Arc::new(Figures::new(name));
+                self.registry.devices().show(Arc::clone(&figures));
                 let drive = Drive {
                     name: name.to_owned(),
                     controller,
                     due: Instant::ZERO,
                     bus_due: None,
                     registry: Arc::clone(&self.registry),
+                    figures,
                 };
                 Ok(Opened {
                     name: name.to_owned(),
@@ -113,16 +126,22 @@ impl Drive {
     }
 
     /// Lets a device inside this process work, and the controller where it is due.
-    pub(crate) fn poll(&mut self, now: Instant) {
+    pub(crate) fn poll(&mut self, now: Instant) -> Due {
         self.bus_due = self.controller.bus().advance(now);
         if now < self.due {
-            return;
+            return Due::Not;
         }
         self.controller.poll(now);
         self.due = self.controller.next_deadline();
         while let Some(event) = self.controller.take_event() {
             self.note(&event);
         }
+        Due::Now
+    }
+
+    /// Shows what the device's queue and controller have counted.
+    pub(crate) fn publish(&self, queue: &Queue) {
+        self.figures.set(&queue.stats(), &self.controller.stats());
     }
 
     /// When it wants to be polled although nothing was submitted.
@@ -137,12 +156,30 @@ impl Drive {
             tracing::warn!(device = self.name, error = chain(&error), "shutdown failed");
         }
         self.registry.hide(&self.name);
+        self.registry.devices().hide(&self.figures);
     }
 
     fn note(&self, event: &ControllerEvent) {
-        tracing::warn!(device = self.name, ?event, "controller event");
+        match event {
+            ControllerEvent::HealthRead | ControllerEvent::ErrorLogRead => {
+                tracing::debug!(device = self.name, ?event, "controller event");
+            }
+            _ => tracing::warn!(device = self.name, ?event, "controller event"),
+        }
+        if let Some(log) = self.controller.health() {
+            self.figures.set_health(log);
+        }
         self.registry.show(&self.name, details(&self.controller));
     }
+}
+
+/// Whether the controller itself was polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It was.
+    Now,
+    /// It had nothing to do.
+    Not,
 }
 
 fn refused(name: &str, error: &EmulatorError) -> PoolManagerError {
@@ -180,6 +217,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 fn details(controller: &Controller<EmulatedController>) -> DeviceDetails {
     let mut details = DeviceDetails {
         is_emulated: true,
+        state: state_of(controller.state()),
+        health: controller.health().map(health_of),
         ..DeviceDetails::default()
     };
     if let Some(identity) = controller.identity() {
@@ -188,4 +227,25 @@ fn details(controller: &Controller<EmulatedController>) -> DeviceDetails {
         details.firmware.clone_from(&identity.firmware_revision);
     }
     details
+}
+
+const fn state_of(state: ControllerState) -> DeviceState {
+    match state {
+        ControllerState::Ready => DeviceState::Online,
+        ControllerState::Stopped | ControllerState::Gone => DeviceState::Gone,
+        _ => DeviceState::Resetting,
+    }
+}
+
+fn health_of(log: &HealthLog) -> DeviceHealth {
+    let kelvin = i32::from(log.temperature_kelvin.get());
+    DeviceHealth {
+        critical_warning: u32::from(log.critical_warning),
+        temperature_celsius: (kelvin > 0).then_some(kelvin - 273),
+        available_spare_percent: u32::from(log.available_spare_percent),
+        percentage_used: u32::from(log.used_percent),
+        media_error_count: saturated(log.media_errors.get()),
+        unsafe_shutdown_count: saturated(log.unsafe_shutdowns.get()),
+        power_on_hours: saturated(log.power_on_hours.get()),
+    }
 }

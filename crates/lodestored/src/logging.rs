@@ -1,6 +1,6 @@
 //! What the daemon says: events on standard error, answers on standard output.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::EnvFilter;
 
@@ -12,6 +12,7 @@ pub(crate) fn start(log: &Log) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!("log.filter {:?}: {error}", log.filter))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
     match log.format {
         LogFormat::Text => builder.init(),

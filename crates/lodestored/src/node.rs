@@ -7,7 +7,7 @@ use lode_extent::{Pool, PoolState};
 use lode_reactor::Hosted;
 use lode_units::{Instant, MonotonicClock};
 
-use crate::drive::{Drive, Opened, Queue};
+use crate::drive::{Drive, Due, Opened, Queue};
 
 /// The engine's shard and the controllers under it.
 #[derive(Debug)]
@@ -108,8 +108,18 @@ impl Hosted for Node {
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
-        for drive in self.pools.iter_mut().flat_map(|pool| &mut pool.drives) {
-            drive.poll(now);
+        for pool in &mut self.pools {
+            let mut is_due = false;
+            for drive in &mut pool.drives {
+                is_due |= drive.poll(now) == Due::Now;
+            }
+            if is_due {
+                let queues = self.shard.devices_mut(pool.index);
+                pool.drives
+                    .iter()
+                    .zip(queues)
+                    .for_each(|(drive, queue)| drive.publish(queue));
+            }
         }
         self.shard.poll(now, completions)
     }

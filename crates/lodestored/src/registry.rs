@@ -2,14 +2,17 @@
 //! written when one is opened, changes or goes.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lode_server::DeviceDetails;
+
+use crate::drive::Devices;
 
 /// The devices and pools in use.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
+    devices: Arc<Devices>,
 }
 
 #[derive(Debug, Default)]
@@ -19,6 +22,11 @@ struct Inner {
 }
 
 impl Registry {
+    /// The figures of the devices in use.
+    pub(crate) const fn devices(&self) -> &Arc<Devices> {
+        &self.devices
+    }
+
     /// Shows a device, or what has changed about it.
     pub(crate) fn show(&self, name: &str, details: DeviceDetails) {
         self.lock().devices.insert(name.to_owned(), details);

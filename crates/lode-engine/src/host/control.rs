@@ -157,8 +157,6 @@ impl<D: BlockDevice> PoolHost<D> {
                 Err(Box::new(Ok(ControlReply::Volumes(volumes))))
             }
             ControlRequest::CreateVolume { spec, request, .. } => {
-                self.check_block_size(&spec)
-                    .map_err(|error| Box::new(Err(error)))?;
                 Ok(ControlStep::Create { spec, request })
             }
             ControlRequest::ListExtents {
@@ -325,21 +323,6 @@ impl<D: BlockDevice> PoolHost<D> {
         progress
     }
 
-    fn check_block_size(&self, spec: &VolumeSpec) -> Result<(), ControlError> {
-        let largest = self
-            .lanes
-            .iter()
-            .map(|lane| lane.geometry().block_size)
-            .max();
-        match largest {
-            Some(device) if spec.block_size < device => Err(ControlError::BlockTooSmall {
-                block_size_bytes: spec.block_size.bytes(),
-                device_block_bytes: device.bytes(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Finds a volume by name and opens it.
     fn open(&mut self, name: &VolumeName, core: &ShardCore) -> Result<VolumeStatus, ControlError> {
         let unknown = || ControlError::UnknownVolume {
@@ -364,7 +347,8 @@ impl<D: BlockDevice> PoolHost<D> {
         let place = self.volumes.find(info.id).or_else(|| {
             let stats = Arc::new(VolumeStats::new(&self.name, &info.name));
             core.stats.add_volume(Arc::clone(&stats));
-            self.volumes.insert(Volume::new(&info, stats))
+            let is_sub_block = info.block_size.bytes() < self.device_block_bytes;
+            self.volumes.insert(Volume::new(&info, is_sub_block, stats))
         });
         let (slot, generation) = place.ok_or(ControlError::TooMany)?;
         let handle = VolumeHandle {
@@ -601,7 +585,7 @@ fn zero_tail(volume: VolumeHandle, start: u64, end: u64) -> DataRequest {
         token: Token(0),
         volume,
         operation: DataOperation::WriteZeroes,
-        durability: Durability::None,
+        durability: Durability::Data,
         offset_bytes: start,
         length_bytes: end - start,
         buffer: None,

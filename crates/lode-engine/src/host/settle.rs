@@ -5,6 +5,7 @@ use lode_block::{BlockDevice, Durability, ErrorKind};
 use lode_extent::{ExtentError, LogicalBlock, PoolState};
 
 use super::PoolHost;
+use super::edges::copy_out;
 use super::start::{UNIT, is_barrier};
 use super::transfer::whole_units;
 use crate::classify::Reasons;
@@ -25,7 +26,13 @@ impl<D: BlockDevice> PoolHost<D> {
             return;
         }
         match op.step {
-            Step::Read => self.complete(index, Ok(Durability::None), core),
+            Step::Read => {
+                if let Some(buffer) = &op.buffer {
+                    copy_out(op, buffer);
+                }
+                self.complete(index, Ok(Durability::None), core);
+            }
+            Step::Merge => self.merged(index, core),
             Step::Write if op.reasons.is_empty() => {
                 let achieved = op.achieved.max(op.durability);
                 self.complete(index, Ok(achieved), core);
@@ -68,6 +75,7 @@ impl<D: BlockDevice> PoolHost<D> {
         let Some(scratch) = op.scratch.take() else {
             return;
         };
+        copy_out(op, &scratch);
         let length = usize::try_from(op.length).unwrap_or(usize::MAX);
         let mut found = vec![0; length];
         scratch.copy_to_slice(0, &mut found);
@@ -86,6 +94,7 @@ impl<D: BlockDevice> PoolHost<D> {
             Some(offset_bytes) => {
                 self.complete(index, Err(IoError::Mismatch { offset_bytes }), core);
             }
+            None if core.ops.get(index).edges.is_some() => self.start_merge(index, core),
             None => self.start_write(index, core),
         }
     }
@@ -293,8 +302,8 @@ impl<D: BlockDevice> PoolHost<D> {
             Err(_) => op.reasons | Reasons::ERROR,
         };
         core.stats.count_completion(reasons);
-        if let Some(scratch) = op.scratch {
-            core.buffers.give_back(scratch);
+        for buffer in [op.scratch, op.edges].into_iter().flatten() {
+            core.buffers.give_back(buffer);
             core.wake_all(&mut self.scratch_waiters);
         }
         let handle = op.volume;

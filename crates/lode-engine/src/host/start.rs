@@ -50,8 +50,16 @@ impl<D: BlockDevice> PoolHost<D> {
         if !self.admit(index, core) {
             return;
         }
+        if !self.take_edges(index, core) {
+            return;
+        }
         match core.ops.get(index).operation {
             DataOperation::Read => self.start_read(index, core),
+            DataOperation::Write if core.ops.get(index).edges.is_some() => {
+                if self.hold_units(index, core) {
+                    self.start_merge(index, core);
+                }
+            }
             DataOperation::Write => self.start_write(index, core),
             DataOperation::Flush => {
                 core.ops.get_mut(index).needs_flush = self.cache.is_volatile;
@@ -61,6 +69,10 @@ impl<D: BlockDevice> PoolHost<D> {
             DataOperation::WriteZeroes => {
                 let op = core.ops.get_mut(index);
                 op.reasons |= Reasons::UNMAP;
+                if op.edges.is_some() {
+                    self.start_merge(index, core);
+                    return;
+                }
                 op.begin(Step::Zero, op.offset, op.range_end());
                 self.transfer(index, core);
             }
@@ -111,7 +123,8 @@ impl<D: BlockDevice> PoolHost<D> {
             return;
         }
         let op = core.ops.get_mut(index);
-        op.begin(Step::Read, op.offset, op.range_end());
+        let (start, end) = fetched(op);
+        op.begin(Step::Read, start, end);
         self.transfer_pieces(index, &pieces, core);
     }
 
@@ -124,7 +137,8 @@ impl<D: BlockDevice> PoolHost<D> {
         let op = core.ops.get_mut(index);
         op.scratch = Some(scratch);
         op.reasons |= Reasons::COMPARE;
-        op.begin(Step::Compare, op.offset, op.range_end());
+        let (start, end) = fetched(op);
+        op.begin(Step::Compare, start, end);
         self.transfer(index, core);
     }
 
@@ -151,8 +165,12 @@ impl<D: BlockDevice> PoolHost<D> {
         if class.is_inline() && !is_volatile && !facts.has_dirty_metadata {
             op.achieved = Durability::Data;
         }
-        op.begin(Step::Write, op.offset, op.range_end());
+        let (start, end) = fetched(op);
+        op.begin(Step::Write, start, end);
         let owes_space = facts.has_unallocated || facts.has_unwritten || facts.has_shared;
+        if self.is_sub_block(index, core) && !self.hold_units(index, core) {
+            return;
+        }
         if owes_space && !self.reserve(index, &pieces, core) {
             return;
         }
@@ -211,24 +229,16 @@ impl<D: BlockDevice> PoolHost<D> {
     /// units where its ends are new: what it does not write there must read as zeros. `false`
     /// when the request was parked or ended.
     fn reserve(&mut self, index: OpIndex, pieces: &[Piece], core: &mut ShardCore) -> bool {
+        if !self.hold_units(index, core) {
+            return false;
+        }
         let op = core.ops.get_mut(index);
-        let (first, end) = (op.offset / UNIT, units_to(op.range_end()));
         let handle = op.volume;
-        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
+        let volume = self.volumes.get(handle.slot, handle.generation);
+        let Some(id) = volume.map(|volume| volume.id) else {
             self.complete(index, Err(IoError::UnknownVolume), core);
             return false;
         };
-        if !op.holds_range {
-            if volume.is_held(index, first, end) {
-                op.step = Step::Start;
-                volume.blocked.push_back(core.queued(index));
-                core.stats.range_waits.increment();
-                return false;
-            }
-            op.holds_range = true;
-            volume.hold(index, first, end, Hold::Allocation);
-        }
-        let id = volume.id;
         if op.allocations.is_empty() {
             for piece in pieces.iter().filter(|piece| !is_in_place(piece)) {
                 match self.pool.allocate(id, piece.logical, piece.count) {
@@ -242,6 +252,37 @@ impl<D: BlockDevice> PoolHost<D> {
         }
         widen(core.ops.get_mut(index), pieces);
         true
+    }
+
+    /// Holds the units of a write against other writes that hold theirs. `false` when the request
+    /// was parked until it can.
+    fn hold_units(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
+        let op = core.ops.get_mut(index);
+        if op.holds_range {
+            return true;
+        }
+        let (first, end) = (op.offset / UNIT, units_to(op.range_end()));
+        let handle = op.volume;
+        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
+            self.complete(index, Err(IoError::UnknownVolume), core);
+            return false;
+        };
+        if volume.is_held(index, first, end) {
+            op.step = Step::Start;
+            volume.blocked.push_back(core.queued(index));
+            core.stats.range_waits.increment();
+            return false;
+        }
+        op.holds_range = true;
+        volume.hold(index, first, end, Hold::Allocation);
+        true
+    }
+
+    fn is_sub_block(&self, index: OpIndex, core: &ShardCore) -> bool {
+        let handle = core.ops.get(index).volume;
+        let is_possible = self.device_block_bytes > SMALLEST_BLOCK_BYTES;
+        let volume = self.volumes.get(handle.slot, handle.generation);
+        is_possible && volume.is_some_and(|volume| volume.is_sub_block)
     }
 
     /// Parks a request that found no space or no metadata, or ends it.
@@ -371,6 +412,14 @@ fn widen(op: &mut Op, pieces: &[Piece]) {
     op.cursor = op.start;
 }
 
+/// The bytes that the commands of a request cover: whole units where its ends are fetched.
+const fn fetched(op: &Op) -> (u64, u64) {
+    if op.edges.is_none() {
+        return (op.offset, op.range_end());
+    }
+    (op.offset / UNIT * UNIT, units_to(op.range_end()) * UNIT)
+}
+
 /// Whether a write goes where the piece lies.
 pub(super) fn is_in_place(piece: &Piece) -> bool {
     piece.kind == PieceKind::Written && !piece.flags.contains(lode_extent::PieceFlags::SHARED)
@@ -388,4 +437,6 @@ pub(super) const fn units_to(end: u64) -> u64 {
     end.div_ceil(UNIT)
 }
 
+/// The smallest block of any device: no volume's is smaller.
+const SMALLEST_BLOCK_BYTES: u32 = 512;
 pub(super) const UNIT: u64 = ALLOCATION_UNIT_BYTES;

@@ -6,6 +6,7 @@ use lode_bus::DmaSpan;
 use lode_extent::{LogicalBlock, Piece, PieceKind, PoolBlock};
 use lode_units::{DeviceIndex, Lba};
 
+use super::edges::edge_offset;
 use super::start::{UNIT, is_in_place, units_to};
 use super::{Pieces, PoolHost};
 use crate::classify::DataCommand;
@@ -17,7 +18,7 @@ use crate::tag::{CommandOwner, SECTOR_BYTES};
 
 /// What became of a stretch that was to be submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Submitted {
+pub(super) enum Submitted {
     /// All of it, or it failed and the request notes that.
     Yes,
     /// The device's queue is full; the request is parked.
@@ -33,9 +34,10 @@ impl<D: BlockDevice> PoolHost<D> {
             self.finish_if_done(index, core);
             return;
         }
-        if op.step == Step::Zero {
-            self.zero_edges(index, core);
-            return;
+        match op.step {
+            Step::Zero => return self.zero_edges(index, core),
+            Step::Merge => return self.fetch_edges(index, core),
+            _ => {}
         }
         let mut pieces = Pieces::new();
         let (first, end) = (op.cursor / UNIT, units_to(op.end));
@@ -101,7 +103,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Submits the command that begins at the request's cursor and ends at `end` at the latest.
-    fn submit_stretch(
+    pub(super) fn submit_stretch(
         &mut self,
         index: OpIndex,
         physical: PoolBlock,
@@ -185,11 +187,16 @@ impl<D: BlockDevice> PoolHost<D> {
             let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
                 break;
             };
-            let is_last = op.end == volume.size_bytes;
-            if op.cursor.is_multiple_of(UNIT) && (unit_end.is_multiple_of(UNIT) || is_last) {
-                op.cursor = whole_units_end(op.end, volume.size_bytes)
-                    .max(unit_end)
-                    .min(op.end);
+            let reaches_end = op.range_end() == volume.size_bytes;
+            let is_whole = op.cursor.is_multiple_of(UNIT)
+                && (unit_end.is_multiple_of(UNIT) || reaches_end)
+                && edge_offset(op, op.cursor).is_none();
+            if is_whole {
+                let whole_end = match edge_offset(op, op.range_end() - 1) {
+                    Some(_) => op.range_end() / UNIT * UNIT,
+                    None => whole_units_end(op.range_end(), volume.size_bytes),
+                };
+                op.cursor = whole_end.max(unit_end).min(op.end);
                 continue;
             }
             let mut pieces = Pieces::new();
@@ -212,7 +219,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Ends the step when nothing of it is left, as when a read met only holes.
-    fn finish_if_done(&mut self, index: OpIndex, core: &mut ShardCore) {
+    pub(super) fn finish_if_done(&mut self, index: OpIndex, core: &mut ShardCore) {
         if core.ops.get(index).is_step_done() {
             self.step_done(index, core);
         }
@@ -221,6 +228,12 @@ impl<D: BlockDevice> PoolHost<D> {
 
 /// Fills the part of a read that lies in a hole, up to `end`.
 fn fill_hole(op: &mut Op, end: u64) {
+    if let (Some(at), Some(edges)) = (edge_offset(op, op.cursor), &op.edges) {
+        edges.fill_zero(at, index_of(UNIT));
+        op.cursor = (op.cursor / UNIT + 1) * UNIT;
+        return;
+    }
+    let end = end.min(middle_end(op));
     let target = if op.step == Step::Compare {
         &op.scratch
     } else {
@@ -230,6 +243,15 @@ fn fill_hole(op: &mut Op, end: u64) {
         buffer.fill_zero(index_of(op.cursor - op.offset), index_of(end - op.cursor));
     }
     op.cursor = end;
+}
+
+/// Up to where the request's own memory holds its data: an end that is fetched whole lies
+/// elsewhere.
+fn middle_end(op: &Op) -> u64 {
+    match edge_offset(op, op.range_end() - 1) {
+        Some(_) => op.range_end() / UNIT * UNIT,
+        None => op.range_end(),
+    }
 }
 
 /// Where a unit that was reserved for this request lies, and the byte of the volume at which its
@@ -248,9 +270,15 @@ fn allocated(op: &Op, unit: u64) -> (PoolBlock, u64) {
 }
 
 /// The memory of the command that begins at the cursor, and its length: it ends where the
-/// request's own data begin or end, since zeros come from elsewhere.
+/// request's own data begin or end, since zeros and fetched ends come from elsewhere.
 fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
     let cursor = op.cursor;
+    if let (Some(at), Some(edges)) = (edge_offset(op, cursor), &op.edges) {
+        let within = cursor % UNIT;
+        let length = length.min(UNIT - within);
+        let from = narrow(at as u64 + within);
+        return (edges.span().part(from, narrow(length)), length);
+    }
     if op.step == Step::Zero || cursor < op.offset || cursor >= op.range_end() {
         let limit = if cursor < op.offset {
             op.offset - cursor
@@ -260,7 +288,7 @@ fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
         let length = length.min(limit).min(UNIT);
         return (core.zeros(narrow(length)), length);
     }
-    let length = length.min(op.range_end() - cursor);
+    let length = length.min(middle_end(op) - cursor);
     let from = narrow(cursor - op.offset);
     let (buffer, base) = match op.step {
         Step::Compare => (&op.scratch, 0),

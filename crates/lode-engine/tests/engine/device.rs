@@ -14,41 +14,41 @@ use lode_units::{BlockSize, Instant};
 
 /// The device's inside, shared with the test.
 #[derive(Debug)]
-pub struct Media {
-    pub blocks: BTreeMap<u64, Vec<u8>>,
-    pub cached: BTreeMap<u64, Vec<u8>>,
-    pub memories: Vec<DmaMemory>,
-    pub counts: BTreeMap<Operation2, usize>,
+pub(crate) struct Media {
+    pub(crate) blocks: BTreeMap<u64, Vec<u8>>,
+    pub(crate) cached: BTreeMap<u64, Vec<u8>>,
+    pub(crate) memories: Vec<DmaMemory>,
+    pub(crate) counts: BTreeMap<Operation2, usize>,
     /// Completions are kept back while this is set.
-    pub is_held: bool,
+    pub(crate) is_held: bool,
     /// The next commands of this operation and block range fail so.
-    pub faults: Vec<Fault>,
+    pub(crate) faults: Vec<Fault>,
     /// The order in which commands completed.
-    pub log: Vec<(Operation, u64, u32)>,
+    pub(crate) log: Vec<(Operation, u64, u32)>,
 }
 
 /// An operation as a map key.
-pub type Operation2 = &'static str;
+pub(crate) type Operation2 = &'static str;
 
 /// A command that is to fail.
 #[derive(Clone, Debug)]
-pub struct Fault {
-    pub operation: Operation,
-    pub lba: std::ops::Range<u64>,
-    pub kind: ErrorKind,
-    pub times: usize,
+pub(crate) struct Fault {
+    pub(crate) operation: Operation,
+    pub(crate) lba: std::ops::Range<u64>,
+    pub(crate) kind: ErrorKind,
+    pub(crate) times: usize,
 }
 
 /// One queue of the device.
 #[derive(Debug)]
-pub struct MemoryDevice {
+pub(crate) struct MemoryDevice {
     geometry: Geometry,
     media: Rc<RefCell<Media>>,
     queue: VecDeque<Request>,
 }
 
 impl MemoryDevice {
-    pub fn new(geometry: Geometry, media: Rc<RefCell<Media>>) -> Self {
+    pub(crate) fn new(geometry: Geometry, media: Rc<RefCell<Media>>) -> Self {
         Self {
             geometry,
             media,
@@ -57,7 +57,7 @@ impl MemoryDevice {
     }
 }
 
-pub fn geometry(block_size: BlockSize, write_cache: WriteCache) -> Geometry {
+pub(crate) fn geometry(block_size: BlockSize, write_cache: WriteCache) -> Geometry {
     Geometry {
         block_size,
         block_count: CAPACITY_BYTES / u64::from(block_size.bytes()),
@@ -72,10 +72,10 @@ pub fn geometry(block_size: BlockSize, write_cache: WriteCache) -> Geometry {
     }
 }
 
-pub const CAPACITY_BYTES: u64 = 64 << 20;
+pub(crate) const CAPACITY_BYTES: u64 = 64 << 20;
 
 impl Media {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             blocks: BTreeMap::new(),
             cached: BTreeMap::new(),
@@ -87,12 +87,12 @@ impl Media {
         }
     }
 
-    pub fn count(&self, operation: Operation) -> usize {
+    pub(crate) fn count(&self, operation: Operation) -> usize {
         self.counts.get(name(operation)).copied().unwrap_or(0)
     }
 
     /// Loses everything that was not flushed or forced to the media.
-    pub fn cut_power(&mut self) {
+    pub(crate) fn cut_power(&mut self) {
         self.cached.clear();
     }
 

@@ -17,11 +17,11 @@ use crate::device::{Media, MemoryDevice, geometry};
 
 /// A shard over one pool, a client's buffers, and the time.
 #[derive(Debug)]
-pub struct Rig {
-    pub shard: Shard<MemoryDevice>,
-    pub media: Rc<RefCell<Media>>,
-    pub pool: PoolIndex,
-    pub done: Vec<Completion>,
+pub(crate) struct Rig {
+    pub(crate) shard: Shard<MemoryDevice>,
+    pub(crate) media: Rc<RefCell<Media>>,
+    pub(crate) pool: PoolIndex,
+    pub(crate) done: Vec<Completion>,
     buffers: BufferPool,
     now: Instant,
     next_token: u64,
@@ -29,13 +29,13 @@ pub struct Rig {
 
 impl Rig {
     /// A new pool on a new device with 512-byte blocks.
-    pub fn new(write_cache: WriteCache) -> Self {
+    pub(crate) fn new(write_cache: WriteCache) -> Self {
         let geometry = geometry(BlockSize::B512, write_cache);
         Self::on(Rc::new(RefCell::new(Media::new())), geometry, true)
     }
 
     /// A pool on `media`: made anew, or the one that is there.
-    pub fn on(media: Rc<RefCell<Media>>, geometry: Geometry, is_new: bool) -> Self {
+    pub(crate) fn on(media: Rc<RefCell<Media>>, geometry: Geometry, is_new: bool) -> Self {
         let space = IovaSpace::new();
         let mut shard = Shard::new(&space, PagePreference::Ordinary).expect("memory");
         let specs = [
@@ -87,7 +87,8 @@ impl Rig {
     }
 
     /// Gives up this shard as a power cut would, and opens the pool on what is left.
-    pub fn crash(self, geometry: Geometry) -> Self {
+    #[expect(clippy::mem_forget, reason = "after a power cut no destructor runs")]
+    pub(crate) fn crash(self, geometry: Geometry) -> Self {
         let media = Rc::clone(&self.media);
         // The process is gone: nothing of it runs, not even its destructors.
         std::mem::forget(self);
@@ -97,18 +98,18 @@ impl Rig {
     }
 
     /// Polls once, a microsecond later.
-    pub fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         self.poll_after(Duration::from_micros(1));
     }
 
     /// Polls once, some time later.
-    pub fn poll_after(&mut self, time: Duration) {
+    pub(crate) fn poll_after(&mut self, time: Duration) {
         self.now += time;
         self.shard.poll(self.now, &mut self.done);
     }
 
     /// Polls until `is_so`, a bounded number of times.
-    pub fn until(&mut self, is_so: impl Fn(&Self) -> bool) {
+    pub(crate) fn until(&mut self, is_so: impl Fn(&Self) -> bool) {
         for _ in 0..100_000 {
             if is_so(self) {
                 return;
@@ -119,7 +120,12 @@ impl Rig {
     }
 
     /// Makes a volume.
-    pub fn create(&mut self, name: &str, size_bytes: u64, block_size: BlockSize) -> VolumeHandle {
+    pub(crate) fn create(
+        &mut self,
+        name: &str,
+        size_bytes: u64,
+        block_size: BlockSize,
+    ) -> VolumeHandle {
         let reply = self.control(ControlRequest::CreateVolume {
             pool: String::new(),
             spec: spec(name, size_bytes, block_size),
@@ -129,7 +135,7 @@ impl Rig {
     }
 
     /// Opens a volume.
-    pub fn open(&mut self, name: &str) -> Result<VolumeHandle, ControlError> {
+    pub(crate) fn open(&mut self, name: &str) -> Result<VolumeHandle, ControlError> {
         self.control(ControlRequest::OpenVolume {
             volume: named(name),
         })
@@ -137,7 +143,10 @@ impl Rig {
     }
 
     /// A control request, to its end.
-    pub fn control(&mut self, request: ControlRequest) -> Result<ControlReply, ControlError> {
+    pub(crate) fn control(
+        &mut self,
+        request: ControlRequest,
+    ) -> Result<ControlReply, ControlError> {
         let token = self.token();
         self.shard.control(token, request);
         self.until(|rig| rig.position(token).is_some());
@@ -145,7 +154,7 @@ impl Rig {
     }
 
     /// The outcome of a control request that has ended.
-    pub fn control_outcome(&mut self, wanted: Token) -> Result<ControlReply, ControlError> {
+    pub(crate) fn control_outcome(&mut self, wanted: Token) -> Result<ControlReply, ControlError> {
         let position = self.position(wanted).expect("it has ended");
         match self.done.remove(position) {
             Completion::Control { result, .. } => result,
@@ -154,7 +163,7 @@ impl Rig {
     }
 
     /// Submits a data request and does not wait.
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         volume: VolumeHandle,
         operation: DataOperation,
@@ -179,13 +188,13 @@ impl Rig {
     }
 
     /// Waits for a data request.
-    pub fn wait(&mut self, token: Token) -> DataCompletion {
+    pub(crate) fn wait(&mut self, token: Token) -> DataCompletion {
         self.until(|rig| rig.position(token).is_some());
         self.outcome(token).expect("it has just ended")
     }
 
     /// The outcome of a data request, if it has ended.
-    pub fn outcome(&mut self, token: Token) -> Option<DataCompletion> {
+    pub(crate) fn outcome(&mut self, token: Token) -> Option<DataCompletion> {
         let position = self.position(token)?;
         match self.done.remove(position) {
             Completion::Data(done) => Some(done),
@@ -194,7 +203,7 @@ impl Rig {
     }
 
     /// A whole request; its buffer goes back.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         volume: VolumeHandle,
         operation: DataOperation,
@@ -210,18 +219,18 @@ impl Rig {
         done.result
     }
 
-    pub fn write(&mut self, volume: VolumeHandle, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, volume: VolumeHandle, offset: u64, data: &[u8]) {
         let range = (offset, data.len() as u64);
         let outcome = self.run(volume, DataOperation::Write, range, Durability::None, data);
         outcome.expect("a write succeeds");
     }
 
-    pub fn read(&mut self, volume: VolumeHandle, offset: u64, length: u64) -> Vec<u8> {
+    pub(crate) fn read(&mut self, volume: VolumeHandle, offset: u64, length: u64) -> Vec<u8> {
         self.try_read(volume, offset, length)
             .expect("a read succeeds")
     }
 
-    pub fn try_read(
+    pub(crate) fn try_read(
         &mut self,
         volume: VolumeHandle,
         offset: u64,
@@ -238,20 +247,20 @@ impl Rig {
         done.result.map(|_| data)
     }
 
-    pub fn flush(&mut self, volume: VolumeHandle) -> Result<Durability, IoError> {
+    pub(crate) fn flush(&mut self, volume: VolumeHandle) -> Result<Durability, IoError> {
         self.run(volume, DataOperation::Flush, (0, 0), Durability::None, &[])
     }
 
     /// Buffers that some request still has.
-    pub fn lent(&self) -> usize {
+    pub(crate) fn lent(&self) -> usize {
         self.buffers.lent()
     }
 
-    pub fn give_back(&mut self, buffer: DmaBuffer) {
+    pub(crate) fn give_back(&mut self, buffer: DmaBuffer) {
         self.buffers.give_back(buffer);
     }
 
-    pub fn token(&mut self) -> Token {
+    pub(crate) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
     }
@@ -281,7 +290,7 @@ impl Rig {
     }
 }
 
-pub fn spec(name: &str, size_bytes: u64, block_size: BlockSize) -> VolumeSpec {
+pub(crate) fn spec(name: &str, size_bytes: u64, block_size: BlockSize) -> VolumeSpec {
     VolumeSpec {
         name: name.to_owned(),
         size_bytes,
@@ -291,14 +300,14 @@ pub fn spec(name: &str, size_bytes: u64, block_size: BlockSize) -> VolumeSpec {
     }
 }
 
-pub fn named(name: &str) -> VolumeName {
+pub(crate) fn named(name: &str) -> VolumeName {
     VolumeName {
         pool: "tank".to_owned(),
         volume: name.to_owned(),
     }
 }
 
-pub fn handle(reply: ControlReply) -> VolumeHandle {
+pub(crate) fn handle(reply: ControlReply) -> VolumeHandle {
     match reply {
         ControlReply::Volume(status) => status.handle,
         other => panic!("not a volume: {other:?}"),
@@ -306,7 +315,7 @@ pub fn handle(reply: ControlReply) -> VolumeHandle {
 }
 
 /// Bytes that differ from block to block and from seed to seed.
-pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length)
         .map(|index| seed ^ u8::try_from(index % 251).expect("below 251") ^ block_byte(index))
         .collect()

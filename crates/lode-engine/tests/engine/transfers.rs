@@ -1,7 +1,7 @@
 //! Data come back as they were written, whatever the mapping.
 
 use lode_block::{Durability, Operation, WriteCache};
-use lode_engine::{DataOperation, IoError};
+use lode_engine::{DataOperation, IoError, VolumeHandle};
 use lode_units::BlockSize;
 use lode_units::{Random, SeededRandom};
 
@@ -52,7 +52,51 @@ fn a_write_over_holes_and_data_keeps_what_it_does_not_cover() {
 
 #[test]
 fn random_writes_discards_and_zeroes_match_a_plain_array() {
-    let mut rig = Rig::new(WriteCache::Volatile);
+    random_requests_match_a_plain_array(&mut Rig::new(WriteCache::Volatile));
+}
+
+#[test]
+fn blocks_smaller_than_the_devices_behave_no_differently() {
+    let geometry = crate::device::geometry(BlockSize::B4096, WriteCache::Volatile);
+    let media = std::rc::Rc::new(std::cell::RefCell::new(crate::device::Media::new()));
+    random_requests_match_a_plain_array(&mut Rig::on(media, geometry, true));
+}
+
+#[test]
+fn neighbours_in_one_device_block_do_not_undo_each_other() {
+    let geometry = crate::device::geometry(BlockSize::B4096, WriteCache::Volatile);
+    let media = std::rc::Rc::new(std::cell::RefCell::new(crate::device::Media::new()));
+    let mut rig = Rig::on(media, geometry, true);
+    let volume = rig.create("v", 1 << 20, BlockSize::B512);
+    rig.write(volume, 0, &pattern(1, 65536));
+    // Whole units and parts of them, all at once.
+    let ranges = [
+        (0, 512),
+        (512, 512),
+        (1024, 4096),
+        (4096, 8192),
+        (7680, 1024),
+        (16384, 4096),
+    ];
+    let tokens: Vec<_> = ranges
+        .iter()
+        .map(|(offset, length)| {
+            let data = vec![0x77; usize::try_from(*length).expect("short")];
+            let range = (*offset, *length);
+            rig.submit(volume, DataOperation::Write, range, Durability::None, &data)
+        })
+        .collect();
+    for token in tokens {
+        assert!(rig.wait(token).result.is_ok());
+    }
+    let mut expected = pattern(1, 65536);
+    for (offset, length) in [(0, 12288), (16384, 4096)] {
+        expected[offset..offset + length].fill(0x77);
+    }
+    assert_eq!(rig.read(volume, 0, 65536), expected);
+}
+
+fn random_requests_match_a_plain_array(rig: &mut Rig) {
     let size = 512 * 1500;
     let volume = rig.create("v", size, BlockSize::B512);
     let mut model = vec![0_u8; usize::try_from(size).expect("small")];
@@ -99,7 +143,27 @@ fn random_writes_discards_and_zeroes_match_a_plain_array() {
         }
     }
     assert_eq!(rig.read(volume, 0, size), model);
+    compare_and_write_matches(rig, volume, &mut model);
     assert_eq!(rig.lent(), 0, "every buffer came back");
+}
+
+/// Compare-and-write over ends of every kind.
+fn compare_and_write_matches(rig: &mut Rig, volume: VolumeHandle, model: &mut [u8]) {
+    for (offset, length) in [(512, 512), (3584, 1024), (4096, 4096), (8704, 12800)] {
+        let range = (offset, length);
+        let start = usize::try_from(offset).expect("small");
+        let span = start..start + usize::try_from(length).expect("small");
+        let new = pattern(99, span.len());
+        let data = [&model[span.clone()], &new].concat();
+        let operation = DataOperation::CompareAndWrite;
+        let outcome = rig.run(volume, operation, range, Durability::None, &data);
+        assert!(outcome.is_ok(), "{outcome:?}");
+        let outcome = rig.run(volume, operation, range, Durability::None, &data);
+        let is_mismatch = matches!(outcome, Err(IoError::Mismatch { .. }));
+        assert!(is_mismatch || model[span.clone()] == new, "{outcome:?}");
+        model[span].copy_from_slice(&new);
+    }
+    assert_eq!(rig.read(volume, 0, 65536), model[..65536]);
 }
 
 /// Whole units read as zeros afterwards; the last one of the volume counts as whole.

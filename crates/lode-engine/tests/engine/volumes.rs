@@ -213,19 +213,3 @@ fn a_retried_delete_is_answered_alike_and_leaves_a_namesake_alone() {
     );
     assert!(rig.open("v").is_ok(), "the namesake lives");
 }
-
-#[test]
-fn blocks_smaller_than_the_devices_are_refused() {
-    let media = std::rc::Rc::new(std::cell::RefCell::new(crate::device::Media::new()));
-    let mut rig = Rig::on(media, geometry(BlockSize::B4096, WriteCache::None), true);
-    let request = ControlRequest::CreateVolume {
-        pool: String::new(),
-        spec: spec("v", 1 << 20, BlockSize::B512),
-        request: None,
-    };
-    let expected = ControlError::BlockTooSmall {
-        block_size_bytes: 512,
-        device_block_bytes: 4096,
-    };
-    assert_eq!(rig.control(request).err(), Some(expected));
-}
