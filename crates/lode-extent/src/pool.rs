@@ -22,7 +22,7 @@ use crate::io_queue::{InFlight, IoQueue, Purpose};
 use crate::pool::checkpoint::Checkpoint;
 use crate::pool::publish::Publish;
 use crate::pool::start::Start;
-use crate::types::IoId;
+use crate::types::{IoId, PoolBlock};
 use crate::volume::{Counters, PoolSpec, PoolState};
 
 /// One pool: its space, its volumes' maps, and the journal that makes their changes durable.
@@ -44,6 +44,8 @@ pub struct Pool {
     checkpoint: Checkpoint,
     publish: Option<Publish>,
     is_checkpoint_wanted: bool,
+    /// A block of the object table that cannot be read: some volumes are not known.
+    damaged_table: Option<PoolBlock>,
     counters: Counters,
     #[cfg(test)]
     pub(crate) fault: Option<Fault>,
@@ -91,6 +93,7 @@ impl Pool {
             checkpoint: Checkpoint::Idle,
             publish: None,
             is_checkpoint_wanted: false,
+            damaged_table: None,
             counters: Counters::default(),
             #[cfg(test)]
             fault: None,

@@ -72,7 +72,7 @@ impl Core {
         let written = self
             .objects
             .upsert(&mut self.store, id.get(), &record.encode());
-        written.map_err(|_fault| ApplyFault::Conflict)?;
+        written.map_err(|_fault| ApplyFault::Damaged(id))?;
         self.next_object = id.get() + 1;
         self.catalog.insert(id, Volume::new(id, record));
         Ok(())
@@ -83,7 +83,13 @@ impl Core {
         let written = self
             .requests
             .upsert(&mut self.store, number, &request.encode());
-        written.map_err(|_fault| ApplyFault::Conflict)?;
+        if written.is_err() {
+            // The end of the table cannot be read: the request is remembered until the pool is
+            // closed.
+            let record = request.clone();
+            self.request_log.remember(number, record, REQUESTS_MAX);
+            return Ok(());
+        }
         self.next_request += 1;
         let oldest = self
             .request_log
@@ -220,6 +226,31 @@ impl Core {
         volume.record.is_trimming = false;
         self.catalog.trimming.remove(&id);
         self.catalog.dirty.insert(id);
+        Ok(())
+    }
+
+    /// Whether a record is about a volume that the part of the object table that can be read does
+    /// not have.
+    pub(crate) fn is_unknown(&self, record: &Record) -> bool {
+        self.catalog.any(record.volume()).is_none()
+    }
+
+    /// Takes the blocks that a record maps without mapping them: its volume cannot be read now, but
+    /// a repair can still find its data.
+    pub(crate) fn keep_lost(&mut self, record: &Record) -> Result<(), ApplyFault> {
+        if let Record::Map {
+            physical, count, ..
+        } = *record
+        {
+            self.ensure_space(physical)?;
+            let run = Run {
+                start: physical,
+                count,
+            };
+            self.space
+                .claim(&self.geometry, run)
+                .map_err(|_conflict| ApplyFault::Conflict)?;
+        }
         Ok(())
     }
 

@@ -69,6 +69,20 @@ impl Record {
         }
     }
 
+    /// The volume that it changes, or makes.
+    pub(crate) fn volume(&self) -> VolumeId {
+        match self {
+            Self::Request(request) => request.volume,
+            Self::Create { volume, .. }
+            | Self::Resize { volume, .. }
+            | Self::Delete { volume }
+            | Self::Map { volume, .. }
+            | Self::Unmap { volume, .. }
+            | Self::Remove { volume }
+            | Self::TrimEnd { volume } => *volume,
+        }
+    }
+
     /// Appends the record's bytes.
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         let start = into.len();

@@ -66,6 +66,9 @@ impl Pool {
         };
         if !core.attach(what, block, bytes) {
             self.counters.nodes_damaged += 1;
+            if matches!(what, MissingBlock::Objects { .. }) {
+                self.damaged_table = Some(block);
+            }
         }
     }
 }

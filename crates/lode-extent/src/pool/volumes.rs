@@ -8,7 +8,7 @@ use crate::error::ExtentError;
 use crate::format::object::sync_raw;
 use crate::format::record::{RECORD_BYTES_MAX, Record, SMALL_RECORD_BYTES};
 use crate::format::request::{RequestKind, RequestRecord};
-use crate::pool::Pool;
+use crate::pool::{Pool, device_index};
 use crate::types::{LogicalBlock, RequestId, Ticket, VolumeId};
 use crate::volume::{VOLUMES_MAX, VolumeInfo, VolumeSpec};
 
@@ -21,6 +21,7 @@ impl Pool {
     /// [`ExtentError::AlreadyExists`], [`ExtentError::RequestIdReused`],
     /// [`ExtentError::InvalidName`], [`ExtentError::InvalidSize`],
     /// [`ExtentError::InvalidBlockSize`], [`ExtentError::TooManyVolumes`],
+    /// [`ExtentError::MetadataDamaged`] while part of the object table cannot be read,
     /// [`ExtentError::JournalFull`], or what [`state`](Self::state) makes of it.
     pub fn create_volume(
         &mut self,
@@ -43,7 +44,10 @@ impl Pool {
         if core.catalog.count() >= VOLUMES_MAX {
             return Err(ExtentError::TooManyVolumes { limit: VOLUMES_MAX });
         }
-        let volume = VolumeId::new(core.next_object);
+        if let Some(error) = self.damaged_table() {
+            return Err(error);
+        }
+        let volume = VolumeId::new(self.core_mut().next_object);
         self.admit(RECORD_BYTES_MAX + SMALL_RECORD_BYTES, 2)?;
         let create = Record::Create {
             volume,
@@ -208,6 +212,17 @@ impl Pool {
         } else {
             Err(ExtentError::RequestIdReused)
         }
+    }
+
+    /// Where the object table is damaged: the names of some volumes are not known, so a new one
+    /// might take one of them.
+    fn damaged_table(&self) -> Option<ExtentError> {
+        let core = self.core.as_ref()?;
+        let (device, block) = core.geometry.locate(self.damaged_table?)?;
+        Some(ExtentError::MetadataDamaged {
+            device: device_index(self.caller_position[device]),
+            block,
+        })
     }
 
     fn change_volume(

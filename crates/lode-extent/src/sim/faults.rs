@@ -99,6 +99,67 @@ fn an_unreadable_map_damages_its_volume_and_no_other() {
 }
 
 #[test]
+fn a_damaged_object_table_costs_the_volumes_in_that_part_only() {
+    let mut world = World::ready(&[device(16, false, false)]);
+    for index in 0..25 {
+        let spec = volume_spec(&format!("v{index:02}"), MIB);
+        let (volume, _) = world.pool.create_volume(&spec, None).expect("new");
+        world.write(volume, 0, 1, index + 1).expect("space");
+    }
+    world.checkpoint();
+    // Changes of volumes of every leaf in the journal's tail.
+    let ids: Vec<_> = world
+        .pool
+        .volumes(None, 100)
+        .into_iter()
+        .map(|volume| volume.id)
+        .collect();
+    for &id in &ids {
+        world.write(id, 3, 1, 60).expect("space");
+    }
+    world.commit();
+    world.import();
+    let mut leaves = Vec::new();
+    while leaves.len() < 4 {
+        while let Some(io) = world.pool.next_io() {
+            if let MetadataOp::Read { block, count: 1 } = io.op {
+                leaves.push(block);
+            }
+            world.pending.push(io);
+        }
+        world.complete(0);
+    }
+    // A root, and three leaves of at most ten volumes.
+    for &leaf in &leaves[1..] {
+        let mut world = copy_of(&world);
+        world.disks[0].corrupt(leaf, 99, 8);
+        world.import();
+        world.settle();
+        assert_eq!(*world.pool.state(), PoolState::Ready);
+        let volumes = world.pool.volumes(None, 100);
+        assert!((15..25).contains(&volumes.len()), "{}", volumes.len());
+        for volume in volumes {
+            let stamp: u64 = volume.name[1..].parse().expect("a number");
+            assert_eq!(world.stamps(volume.id, 0, 4), [stamp + 1, 0, 0, 60]);
+        }
+        let device = DeviceIndex::new(0);
+        let block = leaf;
+        assert_eq!(
+            world.pool.create_volume(&volume_spec("new", MIB), None),
+            Err(ExtentError::MetadataDamaged { device, block })
+        );
+        let first = world.pool.volumes(None, 1)[0].id;
+        world
+            .write(first, 7, 1, 50)
+            .expect("what is left is written");
+        world.checkpoint();
+        world.import();
+        world.settle();
+        assert_eq!(world.stamps(first, 7, 1), [50]);
+    }
+}
+
+#[test]
 fn every_corrupted_metadata_block_is_an_error_or_has_a_copy() {
     let (world, volumes) = two_volumes();
     let blocks = world.disks[0].metadata();

@@ -171,6 +171,7 @@ impl Pool {
     }
 
     fn apply_complete(&mut self, replay: &mut Replay) -> Result<(), ApplyFault> {
+        let is_incomplete = self.damaged_table.is_some();
         let core = self.core.as_mut().expect("the pool was found");
         let mut freed = Vec::new();
         while let Some(transaction) = replay.complete.front_mut() {
@@ -178,7 +179,10 @@ impl Pool {
                 match core.apply(record, &mut freed) {
                     Ok(()) => {}
                     // The rest of the pool is served without it.
-                    Err(ApplyFault::Damaged(_)) => {}
+                    Err(ApplyFault::Damaged(_)) => core.keep_lost(record)?,
+                    Err(ApplyFault::Conflict) if is_incomplete && core.is_unknown(record) => {
+                        core.keep_lost(record)?;
+                    }
                     Err(fault) => return Err(fault),
                 }
                 for run in freed.drain(..) {
