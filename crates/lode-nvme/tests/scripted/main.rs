@@ -4,5 +4,6 @@
 mod device;
 mod foreign;
 mod identify;
+mod limits;
 mod registers;
 mod wire;
