@@ -3,7 +3,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use lode_bus::Bus;
 use lode_nvme_emu::{
@@ -11,7 +12,7 @@ use lode_nvme_emu::{
     NamespaceOptions,
 };
 use lode_nvme_spec::command::{BlockFlags, DatasetManagement, DatasetRange, flush};
-use lode_nvme_spec::{DataPointer, MediaStatus, NvmOpcode, Status};
+use lode_nvme_spec::{DataPointer, GenericStatus, MediaStatus, NvmOpcode, Status};
 use lode_units::{BlockSize, NamespaceId};
 use tempfile::TempDir;
 use zerocopy::IntoBytes;
@@ -48,13 +49,13 @@ fn on_file(cache: Cache) -> OnFile {
     }
 }
 
-fn spec(path: &std::path::Path, options: &str) -> EmulatorSpec {
+fn spec(path: &Path, options: &str) -> EmulatorSpec {
     format!("file:{}?{options}", path.display())
         .parse()
         .expect("a device string")
 }
 
-fn bytes_of_file(path: &std::path::Path, lba: u64, length: usize) -> Vec<u8> {
+fn bytes_of_file(path: &Path, lba: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let file = File::open(path).expect("the file");
     file.read_exact_at(&mut bytes, lba * 512)
@@ -279,7 +280,7 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
     assert!(matches!(open(""), Err(EmulatorError::SizeNotBlocks { .. })));
     let outcome = EmulatedController::open(&spec(folder.path(), ""));
     assert!(matches!(outcome, Err(EmulatorError::Open { .. })));
-    let null = EmulatedController::open(&spec(std::path::Path::new("/dev/null"), ""));
+    let null = EmulatedController::open(&spec(Path::new("/dev/null"), ""));
     assert!(matches!(null, Err(EmulatorError::NotStorage { .. })));
 }
 
@@ -356,3 +357,62 @@ fn unmapping_waits_for_reads_into_the_memory_and_keeps_their_completions() {
         assert_eq!(host.wait(&mut pair).status(), Status::SUCCESS);
     }
 }
+
+/// Runs this very test again with a folder on a file system of 1 MiB, where the system lets an
+/// ordinary process mount one. Returns whether this is that second run, with the folder.
+fn small_file_system(test: &str) -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os(SMALL_FOLDER) {
+        return Some(folder.into());
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let itself = std::env::current_exe().expect("this program");
+    let script = "mount -t tmpfs -o size=1M none \"$0\" || exit 77; \"$1\" --exact \"$2\"";
+    let outcome = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script])
+        .arg(folder.path())
+        .arg(itself)
+        .arg(test)
+        .env(SMALL_FOLDER, folder.path())
+        .output();
+    let Ok(outcome) = outcome else {
+        return None;
+    };
+    let refusals = [Some(1), Some(77)];
+    let ran = String::from_utf8_lossy(&outcome.stdout).contains("running 1 test");
+    assert!(
+        outcome.status.success() || (!ran && refusals.contains(&outcome.status.code())),
+        "{}",
+        String::from_utf8_lossy(&outcome.stderr)
+    );
+    None
+}
+
+#[test]
+fn a_full_file_system_is_capacity_exceeded_and_reads_go_on() {
+    let name = "files::a_full_file_system_is_capacity_exceeded_and_reads_go_on";
+    let Some(folder) = small_file_system(name) else {
+        return;
+    };
+    for options in [
+        "create&size=8MiB&lba=4096",
+        "create&size=8MiB&lba=4096&cache=modelled",
+    ] {
+        let path = folder.join("disk");
+        let controller = EmulatedController::open(&spec(&path, options)).expect("a sparse file");
+        let mut host = Host::over(controller);
+        host.enable();
+        let mut pair = host.create_pair(1, 8);
+        let data = pattern(1, 65536);
+        host.write(&mut pair, 0, &data, BlockFlags::FORCE_UNIT_ACCESS);
+        let buffer = host.allocate(1 << 20);
+        let pages = host.pages(&buffer, 0, 1 << 20);
+        let write = block(NvmOpcode::Write, 256, 256, BlockFlags::FORCE_UNIT_ACCESS);
+        let status = host.run(&mut pair, write.with_data(pages)).status();
+        assert_eq!(status, GenericStatus::CapacityExceeded.into());
+        assert_eq!(host.read(&mut pair, 0, 65536), data);
+        drop(host);
+        std::fs::remove_file(path).expect("the file");
+    }
+}
+
+const SMALL_FOLDER: &str = "LODE_NVME_EMU_SMALL_FOLDER";
