@@ -12,7 +12,8 @@
 //!    for it is dropped: then when its request ends, because a device may still write into it.
 //! 2. Nothing is allocated per request: slots, queues and waits are as long from the start as
 //!    they may become, and whoever exceeds them is refused.
-//! 3. No waker is woken and no buffer dropped while the gateway's state is borrowed.
+//! 3. A caller that does not fetch its answers keeps no buffer from those who wait for one.
+//! 4. No waker is woken and no buffer dropped while the gateway's state is borrowed.
 
 mod buffer;
 mod buffers;
@@ -20,6 +21,7 @@ mod desk;
 mod error;
 mod request;
 mod session;
+mod settled;
 mod slots;
 
 pub use buffer::{PooledBuffer, TakeBuffer, take_buffer};

@@ -87,6 +87,7 @@ impl Future for TakeBuffer {
                 }
                 Ok(Asked::Queued(key)) => {
                     desk.stats().buffer_waits.increment();
+                    desk.note_shortage();
                     (desk.core(), key)
                 }
                 Err(error) => return Poll::Ready(Err(error)),

@@ -66,6 +66,11 @@ impl Buffers {
         self.pool.lent()
     }
 
+    /// Whether somebody waits.
+    pub(super) fn is_short(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Takes a buffer, or a place in the queue.
     pub(super) fn ask(&mut self, length_bytes: usize) -> Result<Asked, BufferError> {
         if length_bytes > self.length_max_bytes {

@@ -8,16 +8,15 @@ use std::task::Waker;
 
 use lode_block::BufferPool;
 use lode_bus::DmaBuffer;
-use lode_engine::{
-    Completion, ControlError, ControlReply, ControlRequest, DataCompletion, DataRequest, Token,
-};
+use lode_engine::{Completion, ControlError, ControlReply, ControlRequest, DataRequest, Token};
 use lode_units::limits::CORE_REQUESTS_MAX;
 use lode_units::{Clock, CoreId, Instant, MonotonicClock};
 
 use crate::gateway::buffers::Buffers;
 use crate::gateway::error::RefuseReason;
 use crate::gateway::session::Sessions;
-use crate::gateway::slots::{Delivery, Owner, SlotKey, Slots};
+use crate::gateway::settled::{STALE_TURNS, Settled, data_length};
+use crate::gateway::slots::{Delivery, Ending, Owner, SlotKey, Slots};
 use crate::hosted::Hosted;
 use crate::stats::CoreStats;
 
@@ -30,10 +29,10 @@ pub const BUFFER_WAITS_MAX: usize = 1024;
 /// The most sessions open at once on a core.
 pub const SESSIONS_MAX: usize = 1024;
 
-/// An answer as the host gave it.
+/// An answer that nobody has fetched yet.
 #[derive(Debug)]
 pub(super) enum RawAnswer {
-    Data(DataCompletion),
+    Data(Settled),
     Control(Result<ControlReply, ControlError>),
 }
 
@@ -56,6 +55,10 @@ pub(super) struct State {
     pub(super) buffers: Buffers,
     data: VecDeque<DataRequest>,
     control: VecDeque<(Token, ControlRequest)>,
+    /// Turns of the poller.
+    turn: u64,
+    /// Until which turn the poller stays awake for the sake of those who wait for a buffer.
+    awake_until_turn: u64,
 }
 
 thread_local! {
@@ -80,6 +83,8 @@ impl Desk {
                 buffers: Buffers::new(pool, BUFFER_WAITS_MAX_U32),
                 data: VecDeque::with_capacity(REQUESTS_MAX),
                 control: VecDeque::with_capacity(REQUESTS_MAX),
+                turn: 0,
+                awake_until_turn: 0,
             }),
             poller: RefCell::new(None),
             woken_at: Cell::new(None),
@@ -142,7 +147,7 @@ impl Desk {
         mut request: DataRequest,
         owner: Owner,
     ) -> Result<SlotKey, (RefuseReason, DataRequest)> {
-        match self.admit(owner) {
+        match self.admit(owner, data_length(&request)) {
             Ok(key) => {
                 request.token = key.token();
                 self.with(|state| state.data.push_back(request));
@@ -158,7 +163,7 @@ impl Desk {
         &self,
         request: ControlRequest,
     ) -> Result<SlotKey, (RefuseReason, ControlRequest)> {
-        match self.admit(Owner::Future) {
+        match self.admit(Owner::Future, 0) {
             Ok(key) => {
                 self.with(|state| state.control.push_back((key.token(), request)));
                 self.wake_poller();
@@ -168,11 +173,12 @@ impl Desk {
         }
     }
 
-    fn admit(&self, owner: Owner) -> Result<SlotKey, RefuseReason> {
+    fn admit(&self, owner: Owner, data_length: usize) -> Result<SlotKey, RefuseReason> {
         if self.is_stopping.get() {
             return Err(RefuseReason::Stopping);
         }
-        self.with(|state| state.slots.take(owner)).ok_or_else(|| {
+        let key = self.with(|state| state.slots.take(owner, data_length));
+        key.ok_or_else(|| {
             self.stats.requests_refused.increment();
             RefuseReason::Full {
                 requests_max: REQUESTS_MAX,
@@ -182,6 +188,7 @@ impl Desk {
 
     /// Hands queued requests to `hosted` until it is full or none is left. Returns how many.
     pub(crate) fn feed<H: Hosted>(&self, hosted: &mut H) -> usize {
+        self.relieve();
         let mut state = self.state.borrow_mut();
         let mut fed = 0;
         while let Some((token, request)) = state.control.pop_front() {
@@ -204,9 +211,37 @@ impl Desk {
         fed
     }
 
-    /// Whether requests wait for the host.
+    /// Begins a turn of the poller. While somebody waits for a buffer, those that lie in answers
+    /// which nobody fetches go back from time to time: a client that does not read its answers
+    /// must not keep the core's buffers from the others.
+    fn relieve(&self) {
+        let is_relief = self.with(|state| {
+            state.turn += 1;
+            let is_relief = state.turn.is_multiple_of(STALE_TURNS) && state.buffers.is_short();
+            if is_relief {
+                state.relieve();
+            }
+            is_relief
+        });
+        if is_relief {
+            self.grant_buffers();
+        }
+    }
+
+    /// Whether the poller has something to do besides polling the host: requests wait for it, or
+    /// buffers may have to be taken from answers.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.with(|state| !state.data.is_empty() || !state.control.is_empty())
+        self.with(|state| {
+            !state.data.is_empty()
+                || !state.control.is_empty()
+                || (state.buffers.is_short() && state.turn < state.awake_until_turn)
+        })
+    }
+
+    /// Somebody waits for a buffer: the poller stays awake for a while, to relieve them.
+    pub(super) fn note_shortage(&self) {
+        self.with(State::stay_awake);
+        self.wake_poller();
     }
 
     /// Requests that are not answered yet, or whose answer nobody has fetched.
@@ -216,24 +251,11 @@ impl Desk {
 
     /// Gives a completion to whoever waits for it.
     pub(crate) fn deliver(&self, completion: Completion) {
-        let (token, answer) = match completion {
-            Completion::Data(data) => (data.token, RawAnswer::Data(data)),
-            Completion::Control { token, result } => (token, RawAnswer::Control(result)),
+        let (token, ending) = match completion {
+            Completion::Data(data) => (data.token, Ending::Data(data)),
+            Completion::Control { token, result } => (token, Ending::Control(result)),
         };
-        let waker = self.with(
-            |state| match state.slots.answer(SlotKey::of_token(token), answer) {
-                Delivery::Kept(waker) => waker,
-                Delivery::Session {
-                    session,
-                    mark,
-                    answer,
-                } => state.deliver_to_session(session, mark, answer),
-                Delivery::Unwanted(answer) => {
-                    state.discard(answer);
-                    None
-                }
-            },
-        );
+        let waker = self.with(|state| state.settle(token, ending));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -291,6 +313,28 @@ impl Desk {
 }
 
 impl State {
+    /// Takes in the end of a request and returns whom to wake.
+    fn settle(&mut self, token: Token, ending: Ending) -> Option<Waker> {
+        if self.buffers.is_short() {
+            self.stay_awake();
+        }
+        match self
+            .slots
+            .answer(SlotKey::of_token(token), ending, self.turn)
+        {
+            Delivery::Kept(waker) => waker,
+            Delivery::Session {
+                session,
+                mark,
+                answer,
+            } => self.deliver_to_session(session, mark, answer),
+            Delivery::Unwanted(answer) => {
+                self.discard(answer);
+                None
+            }
+        }
+    }
+
     fn deliver_to_session(
         &mut self,
         session: SlotKey,
@@ -309,12 +353,32 @@ impl State {
         }
     }
 
+    fn stay_awake(&mut self) {
+        self.awake_until_turn = self.turn + 4 * STALE_TURNS;
+    }
+
+    fn relieve(&mut self) {
+        let Self {
+            slots,
+            sessions,
+            buffers,
+            turn,
+            ..
+        } = self;
+        for settled in sessions.answers() {
+            settled.relieve(*turn, buffers);
+        }
+        for answer in slots.answers() {
+            if let RawAnswer::Data(settled) = answer {
+                settled.relieve(*turn, buffers);
+            }
+        }
+    }
+
     /// Drops an answer that nobody wants; its buffer goes back to the pool.
     pub(super) fn discard(&mut self, answer: RawAnswer) {
-        if let RawAnswer::Data(DataCompletion {
-            buffer: Some(buffer),
-            ..
-        }) = answer
+        if let RawAnswer::Data(settled) = answer
+            && let Some(buffer) = settled.memory.into_buffer()
         {
             self.buffers.give_back(buffer);
         }

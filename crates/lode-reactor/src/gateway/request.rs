@@ -5,14 +5,15 @@ use std::task::{Context, Poll};
 
 use lode_block::Durability;
 use lode_engine::{
-    ControlError, ControlReply, ControlRequest, DataCompletion, DataOperation, DataRequest,
-    IoError, Token, VolumeHandle,
+    ControlError, ControlReply, ControlRequest, DataOperation, DataRequest, IoError, Token,
+    VolumeHandle,
 };
 use lode_units::CoreId;
 
 use crate::gateway::buffer::PooledBuffer;
 use crate::gateway::desk::{Desk, RawAnswer};
 use crate::gateway::error::RefuseReason;
+use crate::gateway::settled::{Memory, Settled};
 use crate::gateway::slots::{Owner, SlotKey};
 
 /// A request for one volume; the fields are those of [`DataRequest`].
@@ -38,8 +39,11 @@ pub struct IoRequest {
 pub struct IoAnswer {
     /// The durability that was reached, or why the request failed.
     pub result: Result<Durability, IoError>,
-    /// The request's memory.
+    /// The request's memory; `None` also when it had to go back before the answer was fetched.
     pub buffer: Option<PooledBuffer>,
+    /// The data of a read whose buffer had to go back before the answer was fetched: others waited
+    /// for one, and this answer lay there for long.
+    pub copied: Option<Vec<u8>>,
 }
 
 /// A data request that was not taken, given back.
@@ -77,10 +81,16 @@ impl IoRequest {
 }
 
 impl IoAnswer {
-    pub(super) fn of_completion(core: CoreId, data: DataCompletion) -> Self {
+    pub(super) fn of_settled(core: CoreId, settled: Settled) -> Self {
+        let (buffer, copied) = match settled.memory {
+            Memory::None => (None, None),
+            Memory::Buffer { buffer, .. } => (Some(PooledBuffer::new(core, buffer)), None),
+            Memory::Copied(copied) => (None, Some(copied)),
+        };
         Self {
-            result: data.result,
-            buffer: data.buffer.map(|buffer| PooledBuffer::new(core, buffer)),
+            result: settled.result,
+            buffer,
+            copied,
         }
     }
 }
@@ -136,7 +146,7 @@ impl Future for IoFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<IoAnswer> {
         let core = self.0.core;
         self.0.poll(context).map(|answer| match answer {
-            RawAnswer::Data(data) => IoAnswer::of_completion(core, data),
+            RawAnswer::Data(settled) => IoAnswer::of_settled(core, settled),
             RawAnswer::Control(_) => panic!("a data request has a data completion"),
         })
     }

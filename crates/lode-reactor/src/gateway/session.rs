@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use lode_engine::DataCompletion;
 use lode_units::CoreId;
 
 use crate::gateway::buffer::PooledBuffer;
 use crate::gateway::desk::Desk;
 use crate::gateway::error::RefuseReason;
 use crate::gateway::request::{IoAnswer, IoRequest, Refused};
+use crate::gateway::settled::Settled;
 use crate::gateway::slots::{Owner, SlotKey};
 
 /// The requests of one stream. Its answers come in the order in which the requests ended.
@@ -94,7 +94,7 @@ impl Session {
         let ready = Desk::of(self.core).with(|state| state.sessions.poll(self.key, context));
         ready.map(|(mark, data)| {
             self.in_flight -= 1;
-            (mark, IoAnswer::of_completion(self.core, data))
+            (mark, IoAnswer::of_settled(self.core, data))
         })
     }
 }
@@ -105,11 +105,9 @@ impl Drop for Session {
             return;
         };
         let ready = desk.with(|state| state.sessions.close(self.key));
-        for (_, data) in ready {
-            drop(
-                data.buffer
-                    .map(|buffer| PooledBuffer::new(self.core, buffer)),
-            );
+        for (_, settled) in ready {
+            let buffer = settled.memory.into_buffer();
+            drop(buffer.map(|buffer| PooledBuffer::new(self.core, buffer)));
         }
     }
 }
@@ -124,7 +122,7 @@ pub(super) struct Sessions {
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
-    ready: VecDeque<(u64, DataCompletion)>,
+    ready: VecDeque<(u64, Settled)>,
     waker: Option<Waker>,
 }
 
@@ -151,8 +149,8 @@ impl Sessions {
         &mut self,
         key: SlotKey,
         mark: u64,
-        data: DataCompletion,
-    ) -> Result<Option<Waker>, DataCompletion> {
+        data: Settled,
+    ) -> Result<Option<Waker>, Settled> {
         let entry = &mut self.entries[key.index()];
         if entry.generation != key.generation() {
             return Err(data);
@@ -161,7 +159,7 @@ impl Sessions {
         Ok(entry.waker.take())
     }
 
-    fn poll(&mut self, key: SlotKey, context: &Context<'_>) -> Poll<(u64, DataCompletion)> {
+    fn poll(&mut self, key: SlotKey, context: &Context<'_>) -> Poll<(u64, Settled)> {
         let entry = &mut self.entries[key.index()];
         match entry.ready.pop_front() {
             Some(ready) => Poll::Ready(ready),
@@ -172,7 +170,13 @@ impl Sessions {
         }
     }
 
-    fn close(&mut self, key: SlotKey) -> VecDeque<(u64, DataCompletion)> {
+    /// Every answer that waits to be taken.
+    pub(super) fn answers(&mut self) -> impl Iterator<Item = &mut Settled> {
+        let ready = self.entries.iter_mut().flat_map(|entry| &mut entry.ready);
+        ready.map(|(_, settled)| settled)
+    }
+
+    fn close(&mut self, key: SlotKey) -> VecDeque<(u64, Settled)> {
         let entry = &mut self.entries[key.index()];
         entry.generation = entry.generation.wrapping_add(1);
         entry.waker = None;

@@ -2,9 +2,10 @@
 
 use std::task::{Context, Poll, Waker};
 
-use lode_engine::Token;
+use lode_engine::{ControlError, ControlReply, DataCompletion, Token};
 
 use crate::gateway::desk::RawAnswer;
+use crate::gateway::settled::Settled;
 
 /// A request's place, valid until its answer is fetched or given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +43,30 @@ pub(super) enum Delivery {
     Unwanted(RawAnswer),
 }
 
+/// The end of a request as the host gave it.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Data(DataCompletion),
+    Control(Result<ControlReply, ControlError>),
+}
+
+impl Ending {
+    fn into_answer(self, data_length: usize, turn: u64) -> RawAnswer {
+        match self {
+            Self::Data(data) => RawAnswer::Data(Settled::new(data, data_length, turn)),
+            Self::Control(result) => RawAnswer::Control(result),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Free,
-    Waiting { owner: Owner, waker: Option<Waker> },
+    Waiting {
+        owner: Owner,
+        data_length: usize,
+        waker: Option<Waker>,
+    },
     Unwanted,
     Answered(RawAnswer),
 }
@@ -106,11 +127,15 @@ impl Slots {
         }
     }
 
-    /// Takes a slot; `None` when all are in use.
-    pub(super) fn take(&mut self, owner: Owner) -> Option<SlotKey> {
+    /// Takes a slot for a request that reads `data_length` bytes; `None` when all are in use.
+    pub(super) fn take(&mut self, owner: Owner, data_length: usize) -> Option<SlotKey> {
         let index = self.free.pop()?;
         let entry = &mut self.entries[index as usize];
-        entry.state = State::Waiting { owner, waker: None };
+        entry.state = State::Waiting {
+            owner,
+            data_length,
+            waker: None,
+        };
         Some(SlotKey::new(index, entry.generation))
     }
 
@@ -119,37 +144,49 @@ impl Slots {
         self.entries.len() - self.free.len()
     }
 
-    /// Takes in the answer to the request of `key`.
+    /// Takes in the end of the request of `key`, in the poller's turn `turn`.
     ///
     /// # Panics
-    /// When that request was answered before: the host completes each request once.
-    pub(super) fn answer(&mut self, key: SlotKey, answer: RawAnswer) -> Delivery {
+    /// When that request ended before: the host completes each request once.
+    pub(super) fn answer(&mut self, key: SlotKey, ending: Ending, turn: u64) -> Delivery {
         let entry = self.entry(key);
         match std::mem::replace(&mut entry.state, State::Free) {
             State::Waiting {
                 owner: Owner::Future,
+                data_length,
                 waker,
             } => {
-                entry.state = State::Answered(answer);
+                entry.state = State::Answered(ending.into_answer(data_length, turn));
                 Delivery::Kept(waker)
             }
             State::Waiting {
                 owner: Owner::Session { session, mark },
+                data_length,
                 ..
             } => {
                 self.release(key);
                 Delivery::Session {
                     session,
                     mark,
-                    answer,
+                    answer: ending.into_answer(data_length, turn),
                 }
             }
             State::Unwanted => {
                 self.release(key);
-                Delivery::Unwanted(answer)
+                Delivery::Unwanted(ending.into_answer(0, turn))
             }
             State::Free | State::Answered(_) => panic!("a request is completed once"),
         }
+    }
+
+    /// Every answer that waits to be fetched.
+    pub(super) fn answers(&mut self) -> impl Iterator<Item = &mut RawAnswer> {
+        self.entries
+            .iter_mut()
+            .filter_map(|entry| match &mut entry.state {
+                State::Answered(answer) => Some(answer),
+                State::Free | State::Waiting { .. } | State::Unwanted => None,
+            })
     }
 
     /// Fetches the answer, or leaves the waker of `context`.

@@ -304,3 +304,39 @@ fn a_future_that_is_taken_to_another_core_panics_there() {
         }
     });
 }
+
+#[test]
+fn answers_that_nobody_fetches_give_their_buffers_to_those_who_wait_and_keep_their_data() {
+    run(async {
+        let (core, _release) = core_of(8, usize::MAX);
+        on_core(&core, || async {
+            let mut session = Session::open(4).expect("room");
+            let read = IoRequest {
+                operation: DataOperation::Read,
+                ..write_of(65536).await
+            };
+            let buffer = read.buffer.as_ref().expect("a buffer");
+            buffer.copy_from_slice(0, &[7; 65536]);
+            session.submit(1, read).expect("room");
+            // Its only buffer lies in an answer that is not taken.
+            let large = take_buffer(65536).await.expect("relieved");
+            let future = gateway::submit(IoRequest {
+                operation: DataOperation::Read,
+                length_bytes: 512,
+                buffer: Some(large),
+                ..flush()
+            })
+            .expect("room");
+            let large = take_buffer(65536).await.expect("relieved again");
+            drop(large);
+            let (_mark, answer) = poll_fn(|context| session.poll_answer(context)).await;
+            assert!(answer.buffer.is_none());
+            let copied = answer.copied.expect("the data were kept");
+            assert!(copied.len() == 65536 && copied.iter().all(|byte| *byte == 7));
+            let answer = future.await;
+            assert_eq!(answer.copied.map(|data| data.len()), Some(512));
+        })
+        .await;
+        assert_eq!(stop_and_count_lent(&core).await, 0);
+    });
+}

@@ -23,11 +23,12 @@ use lode_api::v1::io_response::Result as Outcome;
 use lode_api::v1::{Durability, ErrorReason, IoRequest, IoResponse};
 use lode_engine::DataOperation;
 use lode_reactor::gateway::{IoAnswer, PooledBuffer, Session, TakeBuffer, take_buffer};
+use lode_units::limits::IO_LENGTH_MAX_BYTES;
 use tonic::{Status, Streaming};
 
 use crate::block::io::outstanding::Outstanding;
 use crate::block::io::parse::{Parsed, parse};
-use crate::block::transfer::{Command, Target, copy_out, fill};
+use crate::block::transfer::{Command, Target, data_of, fill};
 use crate::failure::Failure;
 
 /// An Io stream whose volume is open.
@@ -45,11 +46,11 @@ pub(super) struct IoStream {
     waiting: Option<Waiting>,
 }
 
-/// A request that waits for a buffer.
+/// A request that waits for a buffer, or first for the stream to hold fewer bytes.
 struct Waiting {
     mark: u64,
     parsed: Parsed,
-    buffer: TakeBuffer,
+    buffer: Option<TakeBuffer>,
 }
 
 impl IoStream {
@@ -96,11 +97,11 @@ impl IoStream {
         };
         match command.buffer_length() {
             0 => self.submit(mark, command, None),
-            length => {
+            _ => {
                 self.waiting = Some(Waiting {
                     mark,
                     parsed,
-                    buffer: take_buffer(length),
+                    buffer: None,
                 });
             }
         }
@@ -112,7 +113,13 @@ impl IoStream {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        let Poll::Ready(taken) = Pin::new(&mut waiting.buffer).poll(context) else {
+        // Answers that the client does not read count as well: it must read on to go on.
+        if waiting.buffer.is_none() && !self.outstanding.is_within(BYTES_MAX) {
+            return false;
+        }
+        let length = waiting.parsed.command.buffer_length();
+        let buffer = waiting.buffer.get_or_insert_with(|| take_buffer(length));
+        let Poll::Ready(taken) = Pin::new(buffer).poll(context) else {
             return false;
         };
         let Some(Waiting { mark, parsed, .. }) = self.waiting.take() else {
@@ -144,15 +151,15 @@ impl IoStream {
     /// The answer to a request that the shard has ended.
     fn answer(&mut self, mark: u64, answer: IoAnswer) -> IoResponse {
         let (tag, command) = self.outstanding.end(mark);
-        let result = match (answer.result, answer.buffer) {
-            (Err(error), _) => {
-                let failure = self.target.blame(error.into(), command);
+        let result = match &answer.result {
+            Err(error) => {
+                let failure = self.target.blame(error.clone().into(), command);
                 return refusal(tag, failure.with_device_name(&self.device_names));
             }
-            (Ok(_), Some(buffer)) if command.operation == DataOperation::Read => {
-                Outcome::Data(copy_out(&buffer, command.buffer_length()))
+            Ok(_) if command.operation == DataOperation::Read => {
+                Outcome::Data(data_of(answer, command.buffer_length()))
             }
-            (Ok(durability), _) => Outcome::Durability(Durability::from(durability).into()),
+            Ok(durability) => Outcome::Durability(Durability::from(*durability).into()),
         };
         IoResponse {
             tag,
@@ -194,3 +201,7 @@ fn refusal(tag: u64, failure: Failure) -> IoResponse {
         result: Some(Outcome::Error(failure.into_io_error())),
     }
 }
+
+/// The most bytes of requests and answers that one stream holds; further requests wait.
+const BYTES_MAX: usize = 16 << 20;
+const _: () = assert!(BYTES_MAX as u64 >= IO_LENGTH_MAX_BYTES);

@@ -183,11 +183,9 @@ impl Target {
         drop(payload);
         let request = command.with_buffer(self.handle, buffer);
         let answer = gateway::submit(request).map_err(|refused| refused.reason)?;
-        let IoAnswer { result, buffer } = answer.await;
-        Ok(Answer {
-            durability: result?,
-            buffer,
-        })
+        let mut answer = answer.await;
+        let durability = std::mem::replace(&mut answer.result, Ok(Durability::None))?;
+        Ok(Answer { durability, answer })
     }
 
     /// Adds what is known about the volume, the range and the device at fault.
@@ -225,22 +223,25 @@ pub(crate) fn fill(buffer: &PooledBuffer, payload: &[Bytes; 2]) {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) durability: Durability,
-    buffer: Option<PooledBuffer>,
+    answer: IoAnswer,
 }
 
 impl Answer {
     /// The data of a read of `length_bytes`; gives the buffer back.
     pub(crate) fn into_data(self, length_bytes: u64) -> Bytes {
         let length = usize::try_from(length_bytes).expect("the length was checked");
-        self.buffer
-            .as_ref()
-            .map_or_else(Bytes::new, |buffer| copy_out(buffer, length))
+        data_of(self.answer, length)
     }
 }
 
-/// The first `length` bytes of `buffer`.
-pub(crate) fn copy_out(buffer: &PooledBuffer, length: usize) -> Bytes {
+/// The data of a read of `length` bytes; gives the buffer back.
+pub(crate) fn data_of(answer: IoAnswer, length: usize) -> Bytes {
+    if let Some(copied) = answer.copied {
+        return copied.into();
+    }
     let mut data = Vec::with_capacity(length);
-    buffer.append_to(0, length, &mut data);
+    if let Some(buffer) = answer.buffer {
+        buffer.append_to(0, length, &mut data);
+    }
     data.into()
 }

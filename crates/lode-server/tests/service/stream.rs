@@ -1,15 +1,16 @@
 //! The Io stream.
 
+use lode_api::v1::block_service_client::BlockServiceClient;
 use lode_api::v1::io_request::Operation;
 use lode_api::v1::io_response::Result as Outcome;
 use lode_api::v1::{
-    Durability, ErrorReason, IoFlush, IoOpen, IoRead, IoRequest, IoResponse, IoWrite,
+    Durability, ErrorReason, IoFlush, IoOpen, IoRead, IoRequest, IoResponse, IoWrite, ReadRequest,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use crate::fixture::{Fixture, VOLUME, VOLUME_BYTES, failed, run};
+use crate::fixture::{Fixture, VOLUME, VOLUME_BYTES, connect, failed, run};
 
 /// The two ends of a stream.
 struct Ends {
@@ -296,7 +297,9 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
     run(async {
         let fixture = Fixture::new().await;
         fixture.hold(true);
-        for _ in 0..3 {
+        // The first vanishes with as many bytes under way as a stream may have, the second while
+        // it waits for a buffer.
+        for is_second in [false, true] {
             let ends = Ends::open(&fixture, 0).await;
             for tag in 0..16 {
                 ends.send(tag, write(tag * 4096, vec![1; 4096])).await;
@@ -304,8 +307,10 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
             for tag in 16..64 {
                 ends.send(tag, read(0, 1 << 20)).await;
             }
-            // More is asked for than there are buffers: the stream waits for one when it vanishes.
-            while fixture.core.stats().buffer_waits.read() == 0 {
+            while !is_second && fixture.core.stats().requests.read() < 16 + 15 {
+                tokio::task::yield_now().await;
+            }
+            while is_second && fixture.core.stats().buffer_waits.read() == 0 {
                 tokio::task::yield_now().await;
             }
             drop(ends);
@@ -331,6 +336,42 @@ fn more_requests_than_buffers_all_end() {
             assert!(matches!(ends.answer().await.1, Outcome::Data(_)));
         }
         ends.close().await;
+        fixture.stop().await;
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_keeps_no_buffers_from_others() {
+    run(async {
+        let fixture = Fixture::new().await;
+        let ends = Ends::open(&fixture, 0).await;
+        for tag in 0..100 {
+            ends.send(tag, read(0, 1 << 20)).await;
+        }
+        // All buffers of that length lie in answers that are not read.
+        while fixture.core.stats().buffers_lent.read() < 16 {
+            tokio::task::yield_now().await;
+        }
+        let mut blocks = BlockServiceClient::new(connect(fixture.address).await);
+        for _ in 0..20 {
+            let request = ReadRequest {
+                volume: VOLUME.into(),
+                length_bytes: 1 << 20,
+                ..ReadRequest::default()
+            };
+            blocks.read(request).await.expect("a buffer is found");
+        }
+        let Ends {
+            requests,
+            mut answers,
+        } = ends;
+        drop(requests);
+        let mut count = 0;
+        while let Some(answer) = answers.message().await.expect("no failure") {
+            assert!(matches!(answer.result, Some(Outcome::Data(data)) if data.len() == 1 << 20));
+            count += 1;
+        }
+        assert_eq!(count, 100);
         fixture.stop().await;
     });
 }

@@ -9,6 +9,8 @@ pub(super) struct Outstanding {
     free: Vec<usize>,
     /// No place from here on has ever been used: few requests at once make a short search.
     used_up_to: usize,
+    /// The sum of the requests' buffers.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,7 @@ impl Outstanding {
             places: vec![None; credits],
             free: (0..credits).rev().collect(),
             used_up_to: 0,
+            bytes: 0,
         }
     }
 
@@ -32,6 +35,11 @@ impl Outstanding {
 
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.places.len()
+    }
+
+    /// Whether the buffers of all requests are at most `bytes_max` long together.
+    pub(super) const fn is_within(&self, bytes_max: usize) -> bool {
+        self.bytes <= bytes_max
     }
 
     /// Whether a request under that tag is not answered yet.
@@ -47,6 +55,7 @@ impl Outstanding {
     pub(super) fn begin(&mut self, tag: u64, command: Command) -> Option<u64> {
         let place = self.free.pop()?;
         self.places[place] = Some(Entry { tag, command });
+        self.bytes += command.buffer_length();
         self.used_up_to = self.used_up_to.max(place + 1);
         Some(place as u64)
     }
@@ -59,6 +68,7 @@ impl Outstanding {
         let place = usize::try_from(mark).expect("a mark is a place");
         let entry = self.places[place].take().expect("a request ends once");
         self.free.push(place);
+        self.bytes -= entry.command.buffer_length();
         (entry.tag, entry.command)
     }
 }
@@ -79,5 +89,18 @@ mod tests {
         assert!(outstanding.begin(7, Command::flush()).is_some());
         assert_eq!(outstanding.end(second).0, 0);
         assert!(!outstanding.is_empty());
+    }
+
+    #[test]
+    fn bytes_are_held_until_their_request_ends() {
+        let mut outstanding = Outstanding::new(4);
+        let read = Command::read(0, 4096).expect("a length");
+        let first = outstanding.begin(1, read).expect("a credit");
+        assert!(outstanding.is_within(4096));
+        let second = outstanding.begin(2, read).expect("a credit");
+        assert!(!outstanding.is_within(8191) && outstanding.is_within(8192));
+        outstanding.end(first);
+        outstanding.end(second);
+        assert!(outstanding.is_within(0));
     }
 }
