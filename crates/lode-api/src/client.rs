@@ -22,6 +22,8 @@ mod failure;
 mod reader;
 mod retry;
 mod session;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@ pub mod codec;
 mod convert;
 mod error;
 pub mod limits;
-#[cfg(feature = "memory-server")]
+#[cfg(any(test, feature = "memory-server"))]
 pub mod memory_server;
 
 pub use client::Client;

@@ -1,9 +1,9 @@
 //! What an Io session promises, against a server that orders, limits and breaks as told.
 
+use crate::client::{Client, ClientError, IoOptions, IoSession, NewVolume, VolumeName, Wait};
+use crate::memory_server::{Behaviour, MemoryServer};
+use crate::v1::{Durability, ErrorReason};
 use bytes::Bytes;
-use lode_api::client::{Client, ClientError, IoOptions, IoSession, NewVolume, VolumeName, Wait};
-use lode_api::memory_server::{Behaviour, MemoryServer};
-use lode_api::v1::{Durability, ErrorReason};
 use tonic::Code;
 
 async fn open(server: &MemoryServer, options: IoOptions) -> IoSession {

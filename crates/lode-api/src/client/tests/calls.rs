@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use lode_api::client::{
+use crate::client::{
     Chunk, ChunkContent, Client, ClientError, ClientOptions, ExtentQuery, IoOptions, NewVolume,
     Overwrite, RetryPolicy, Shrink, VolumeName,
 };
-use lode_api::memory_server::{Behaviour, Ignored, MemoryServer};
-use lode_api::v1::{Durability, ErrorReason, ExtentKind};
+use crate::memory_server::{Behaviour, Ignored, MemoryServer};
+use crate::v1::{Durability, ErrorReason, ExtentKind};
+use bytes::Bytes;
 use tonic::Code;
 
 async fn connect(server: &MemoryServer) -> Client {

@@ -1,0 +1,4 @@
+//! The client against the memory server.
+
+mod calls;
+mod sessions;
