@@ -257,3 +257,101 @@ fn volumes_are_paged_in_the_order_of_their_names() {
     assert_eq!(names(Some("c"), 3), ["d"]);
     assert_eq!(names(Some("bb"), 1), ["c"]);
 }
+
+#[test]
+fn a_large_pool_over_several_devices_keeps_its_volumes() {
+    // The second device's groups lie under the second lower index block of the space map.
+    let mut world = World::ready(&[
+        device(70 * 1024, true, false),
+        device(16, false, false),
+        device(40, true, true),
+    ]);
+    let spec = volume_spec("vol", 60 << 40);
+    let (volume, _) = world.pool.create_volume(&spec, None).expect("new");
+    for index in 0..300 {
+        let first = index * 50_000_000;
+        world.write(volume, first, 3, index + 1).expect("space");
+    }
+    world.checkpoint();
+    world.write(volume, 1, 1, 999).expect("space");
+    world.commit();
+    world.disks.rotate_left(1);
+    world.reimport();
+    for index in 0..300 {
+        let expected = if index == 0 { 999 } else { index + 1 };
+        assert_eq!(world.stamps(volume, index * 50_000_000 + 1, 1), [expected]);
+    }
+}
+
+#[test]
+fn a_size_that_ends_within_a_unit_names_the_bytes_to_zero() {
+    let mut world = small();
+    let mut spec = volume_spec("vol", 5 * 4096 + 512);
+    spec.block_size = lode_units::BlockSize::B512;
+    let (volume, _) = world.pool.create_volume(&spec, None).expect("new");
+    world.write(volume, 5, 1, 3).expect("the last unit counts");
+    let tail = Some((LogicalBlock::new(5), 512));
+    assert_eq!(world.pool.tail_to_zero(volume), tail);
+    world
+        .pool
+        .resize_volume(volume, 6 * 4096)
+        .expect("a growth");
+    assert_eq!(world.pool.tail_to_zero(volume), None);
+    let beyond = world
+        .pool
+        .allocate(volume, LogicalBlock::new(6), 1)
+        .map(|allocation| {
+            allocation.abandon();
+        });
+    let (first, count) = (LogicalBlock::new(6), 1);
+    assert_eq!(beyond, Err(ExtentError::OutOfRange { first, count }));
+}
+
+#[test]
+fn an_allocation_dropped_unfinished_fails_loudly() {
+    let mut world = small();
+    let volume = with_volume(&mut world, 10);
+    let allocation = world
+        .pool
+        .allocate(volume, LogicalBlock::new(0), 1)
+        .expect("space");
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(allocation)));
+    assert!(dropped.is_err());
+}
+
+#[test]
+fn names_and_sizes_that_the_format_cannot_hold_are_refused() {
+    let mut world = small();
+    let mut refuse = |spec, error: ExtentError| {
+        assert_eq!(world.pool.create_volume(&spec, None), Err(error));
+    };
+    let long = "x".repeat(256);
+    for name in ["", "a\nb", long.as_str()] {
+        let length_bytes = name.len();
+        refuse(
+            volume_spec(name, MIB),
+            ExtentError::InvalidName { length_bytes },
+        );
+    }
+    for size_bytes in [0, 4095, (1 << 46) + 4096] {
+        refuse(
+            volume_spec("a", size_bytes),
+            ExtentError::InvalidSize { size_bytes },
+        );
+    }
+    let mut spec = volume_spec("a", MIB);
+    spec.block_size = lode_units::BlockSize::new(8192).expect("a power of two");
+    refuse(spec, ExtentError::InvalidBlockSize { bytes: 8192 });
+    assert!(RequestId::new("").is_err());
+    assert!(RequestId::new(&"x".repeat(65)).is_err());
+    let (volume, _) = world
+        .pool
+        .create_volume(&volume_spec(&"x".repeat(255), 1 << 46), None)
+        .expect("the longest name and the largest size");
+    world.commit();
+    world.reimport();
+    assert_eq!(
+        world.pool.volume(volume).expect("it is there").name.len(),
+        255
+    );
+}

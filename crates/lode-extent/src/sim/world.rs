@@ -142,6 +142,16 @@ impl World {
         }
         let report = self.pool.check().expect("the pool is sound");
         assert_eq!(report.unseen, 0);
+        let usage = self.pool.usage();
+        let parts = [
+            usage.allocated_bytes,
+            usage.metadata_bytes,
+            usage.reserved_bytes,
+            usage.free_bytes,
+            usage.pending_bytes,
+        ];
+        assert_eq!(parts.iter().sum::<u64>(), usage.capacity_bytes);
+        assert_eq!(usage.allocated_bytes, report.data_blocks * 4096);
     }
 
     pub(crate) fn commit(&mut self) {
