@@ -61,7 +61,7 @@ impl AdminState {
 
     pub(crate) fn set_temperature(&mut self, kelvin: u16) {
         self.logs.set_temperature(kelvin);
-        if self.features.is_too_hot(kelvin) {
+        if self.features.is_beyond_threshold(kelvin) {
             self.set_warnings(self.logs.warnings() | features::TEMPERATURE_WARNING);
         }
     }

@@ -108,7 +108,8 @@ impl Batch<'_> {
         if self.queue.file_operations() > 0 {
             self.reap_files()?;
         }
-        if !self.queue.outstanding.is_empty() {
+        let is_due = self.slot.due.load(Ordering::Relaxed) <= self.now.as_nanos();
+        if is_due || self.queue.outstanding.has_parked() {
             self.collect()?;
         }
         self.fetch_all()?;

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. A slot is either free or in the list of those in use, once.
-//! 2. Nothing is allocated after the table was made.
+//! 2. `delayed` and `parked` count the slots in those states.
+//! 3. Nothing is allocated after the table was made.
 
 use lode_nvme_spec::{Status, SubmissionEntry};
 use lode_units::{CommandId, Instant};
@@ -50,6 +51,21 @@ pub(crate) struct Outstanding {
     slots: Vec<Slot>,
     free: Vec<u16>,
     active: Vec<u16>,
+    /// How many wait for their time.
+    delayed: usize,
+    /// How many wait for room or a buffer: whatever the time, they are to be looked at.
+    parked: usize,
+}
+
+impl State {
+    /// What this state adds to the counts of those delayed and those parked.
+    const fn counts(self) -> (usize, usize) {
+        match self {
+            Self::Delayed(_) => (1, 0),
+            Self::Ready(..) | Self::Waiting(_) => (0, 1),
+            Self::Hung | Self::File(_) => (0, 0),
+        }
+    }
 }
 
 impl Outstanding {
@@ -70,6 +86,8 @@ impl Outstanding {
                 .collect(),
             free: (0..capacity).rev().collect(),
             active: Vec::with_capacity(usize::from(capacity)),
+            delayed: 0,
+            parked: 0,
         }
     }
 
@@ -78,6 +96,7 @@ impl Outstanding {
         let index = self.free.pop()?;
         let position = self.active.len();
         self.active.push(index);
+        self.count_in(state);
         self.slots[usize::from(index)] = Slot {
             command,
             state,
@@ -95,6 +114,7 @@ impl Outstanding {
             "the slot is in use"
         );
         self.active.swap_remove(position);
+        self.count_out(self.state(index));
         if let Some(moved) = self.active.get(position) {
             self.slots[usize::from(*moved)].position = position;
         }
@@ -135,6 +155,8 @@ impl Outstanding {
     }
 
     pub(crate) fn set_state(&mut self, index: u16, state: State) {
+        self.count_out(self.state(index));
+        self.count_in(state);
         self.slots[usize::from(index)].state = state;
     }
 
@@ -144,8 +166,16 @@ impl Outstanding {
         self.active.iter().find(named).copied()
     }
 
+    /// Whether a command waits for room or a buffer.
+    pub(crate) const fn has_parked(&self) -> bool {
+        self.parked > 0
+    }
+
     /// The earliest time that a command waits for.
     pub(crate) fn earliest_due(&self) -> Instant {
+        if self.delayed == 0 {
+            return Instant::FAR_FUTURE;
+        }
         let due = |index: &u16| match self.state(*index) {
             State::Delayed(due) => due,
             State::Hung | State::Ready(..) | State::File(_) | State::Waiting(_) => {
@@ -159,9 +189,24 @@ impl Outstanding {
             .unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// Invariant 1.
+    const fn count_in(&mut self, state: State) {
+        let (delayed, parked) = state.counts();
+        self.delayed += delayed;
+        self.parked += parked;
+    }
+
+    const fn count_out(&mut self, state: State) {
+        let (delayed, parked) = state.counts();
+        self.delayed -= delayed;
+        self.parked -= parked;
+    }
+
+    /// Invariants 1 and 2.
     #[cfg(test)]
-    pub(crate) fn check(&self) {
+    fn check(&self) {
+        let counts = self.active.iter().map(|index| self.state(*index).counts());
+        let sum = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert_eq!((self.delayed, self.parked), sum);
         assert_eq!(self.free.len() + self.active.len(), self.slots.len());
         for (position, index) in self.active.iter().enumerate() {
             assert_eq!(self.slots[usize::from(*index)].position, position);
@@ -191,7 +236,12 @@ mod tests {
         let mut held: Vec<(u16, u16)> = Vec::new();
         for id in 0..2000 {
             if random.below(2) == 0 {
-                match table.insert(command(id), State::Hung) {
+                let state = match id % 3 {
+                    0 => State::Hung,
+                    1 => State::Delayed(Instant::from_nanos(id.into())),
+                    _ => State::Ready(Status::SUCCESS, 0),
+                };
+                match table.insert(command(id), state) {
                     Some(slot) => held.push((slot, id)),
                     None => assert!(table.is_full() && held.len() == 16),
                 }
@@ -200,6 +250,8 @@ mod tests {
                 let pick = usize::try_from(random.below(length)).expect("few");
                 let (slot, id) = held.swap_remove(pick);
                 assert_eq!(table.find(CommandId::new(id)), Some(slot));
+                table.set_state(slot, State::Hung);
+                table.check();
                 assert_eq!(table.remove(slot).entry.command_id().get(), id);
             }
             table.check();

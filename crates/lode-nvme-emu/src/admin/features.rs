@@ -41,7 +41,7 @@ impl Features {
         self.events
     }
 
-    pub(super) const fn is_too_hot(&self, kelvin: u16) -> bool {
+    pub(super) const fn is_beyond_threshold(&self, kelvin: u16) -> bool {
         kelvin >= self.temperature_over_kelvin || kelvin <= self.temperature_under_kelvin
     }
 }

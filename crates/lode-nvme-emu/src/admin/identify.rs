@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lode_nvme_spec::command::{DatasetManagement, Identify};
+use lode_nvme_spec::command::Identify;
 use lode_nvme_spec::identify::{
     AdminFeatures, Cns, ControllerFeatures, DescriptorType, IdentifyController, IdentifyNamespace,
     IdentifyNvmController, LbaFormat, NamespaceDescriptors, NamespaceList,
@@ -48,9 +48,8 @@ impl Batch<'_> {
                 self.send(entry, list.as_bytes())
             }
             Cns::CommandSetController if is_nvm => {
-                let mut limits = IdentifyNvmController::new_zeroed();
-                limits.dataset_ranges_max = u8::MAX;
-                debug_assert!(DatasetManagement::RANGE_COUNT_MAX > u16::from(u8::MAX));
+                // No limits are told: the maxima of the fields hold.
+                let limits = IdentifyNvmController::new_zeroed();
                 self.send(entry, limits.as_bytes())
             }
             Cns::CommandSetNamespace if is_nvm => {

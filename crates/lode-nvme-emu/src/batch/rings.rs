@@ -137,10 +137,7 @@ impl Batch<'_> {
                 self.shared.queues.mark(self.queue.id);
             }
         }
-        let due = match self.queue.outstanding.is_empty() {
-            true => Instant::FAR_FUTURE,
-            false => self.queue.outstanding.earliest_due(),
-        };
+        let due = self.queue.outstanding.earliest_due();
         self.slot.due.store(due.as_nanos(), Ordering::SeqCst);
         if due != Instant::FAR_FUTURE {
             self.shared
