@@ -4,15 +4,14 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use lode_bus::Bus;
 use lode_nvme_emu::{
     Access, Cache, ControllerOptions, EmulatedController, EmulatorError, EmulatorSpec, Media,
     NamespaceOptions,
 };
-use lode_nvme_spec::command::{BlockFlags, DatasetManagement, DatasetRange, flush};
-use lode_nvme_spec::{DataPointer, GenericStatus, MediaStatus, NvmOpcode, Status};
+use lode_nvme_spec::command::{BlockFlags, DatasetManagement, DatasetRange, DeleteQueue, flush};
+use lode_nvme_spec::{DataPointer, MediaStatus, NvmOpcode, Status};
 use lode_units::{BlockSize, NamespaceId};
 use tempfile::TempDir;
 use zerocopy::IntoBytes;
@@ -358,61 +357,45 @@ fn unmapping_waits_for_reads_into_the_memory_and_keeps_their_completions() {
     }
 }
 
-/// Runs this very test again with a folder on a file system of 1 MiB, where the system lets an
-/// ordinary process mount one. Returns whether this is that second run, with the folder.
-fn small_file_system(test: &str) -> Option<PathBuf> {
-    if let Some(folder) = std::env::var_os(SMALL_FOLDER) {
-        return Some(folder.into());
+#[test]
+fn deleting_a_queue_waits_for_its_file_operations() {
+    let OnFile {
+        mut host,
+        mut pair,
+        _folder,
+        ..
+    } = on_file(Cache::Host);
+    let buffer = host.allocate(48 * 65536);
+    for index in 0..48_u64 {
+        let at = usize::try_from(index * 65536).expect("small");
+        let write = block(NvmOpcode::Write, index * 128, 128, BlockFlags::empty());
+        host.queue(&mut pair, write.with_data(host.pages(&buffer, at, 65536)));
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let itself = std::env::current_exe().expect("this program");
-    let script = "mount -t tmpfs -o size=1M none \"$0\" || exit 77; \"$1\" --exact \"$2\"";
-    let outcome = Command::new("unshare")
-        .args(["--map-root-user", "--mount", "sh", "-c", script])
-        .arg(folder.path())
-        .arg(itself)
-        .arg(test)
-        .env(SMALL_FOLDER, folder.path())
-        .output();
-    let Ok(outcome) = outcome else {
-        return None;
-    };
-    let refusals = [Some(1), Some(77)];
-    let ran = String::from_utf8_lossy(&outcome.stdout).contains("running 1 test");
-    assert!(
-        outcome.status.success() || (!ran && refusals.contains(&outcome.status.code())),
-        "{}",
-        String::from_utf8_lossy(&outcome.stderr)
-    );
-    None
+    host.ring(&pair);
+    host.advance();
+    let queue = pair.id;
+    host.admin_ok(DeleteQueue { queue }.encode_submission());
+    for _ in 0..48 {
+        let completion = host.next(&mut pair).expect("completed before the deletion");
+        assert_eq!(completion.status(), Status::SUCCESS);
+    }
+    host.admin_ok(DeleteQueue { queue }.encode_completion());
+    let mut pair = host.create_pair(1, 8);
+    host.run_ok(&mut pair, flush(NSID));
 }
 
 #[test]
-fn a_full_file_system_is_capacity_exceeded_and_reads_go_on() {
-    let name = "files::a_full_file_system_is_capacity_exceeded_and_reads_go_on";
-    let Some(folder) = small_file_system(name) else {
-        return;
-    };
-    for options in [
-        "create&size=8MiB&lba=4096",
-        "create&size=8MiB&lba=4096&cache=modelled",
-    ] {
-        let path = folder.join("disk");
-        let controller = EmulatedController::open(&spec(&path, options)).expect("a sparse file");
-        let mut host = Host::over(controller);
-        host.enable();
-        let mut pair = host.create_pair(1, 8);
-        let data = pattern(1, 65536);
-        host.write(&mut pair, 0, &data, BlockFlags::FORCE_UNIT_ACCESS);
-        let buffer = host.allocate(1 << 20);
-        let pages = host.pages(&buffer, 0, 1 << 20);
-        let write = block(NvmOpcode::Write, 256, 256, BlockFlags::FORCE_UNIT_ACCESS);
-        let status = host.run(&mut pair, write.with_data(pages)).status();
-        assert_eq!(status, GenericStatus::CapacityExceeded.into());
-        assert_eq!(host.read(&mut pair, 0, 65536), data);
-        drop(host);
-        std::fs::remove_file(path).expect("the file");
+fn a_broadcast_flush_reaches_every_namespace_of_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk");
+    let spec = spec(&path, "create&size=4MiB&namespaces=3");
+    let mut host = Host::over(EmulatedController::open(&spec).expect("the file"));
+    host.enable();
+    let mut pair = host.create_pair(1, 8);
+    for id in 1..=3 {
+        host.run_ok(&mut pair, flush(NamespaceId::new(id)));
     }
+    host.run_ok(&mut pair, flush(NamespaceId::new(u32::MAX)));
+    assert!(host.controller.remove_namespace(NamespaceId::new(2)));
+    host.run_ok(&mut pair, flush(NamespaceId::new(u32::MAX)));
 }
-
-const SMALL_FOLDER: &str = "LODE_NVME_EMU_SMALL_FOLDER";

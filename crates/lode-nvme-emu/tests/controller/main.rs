@@ -9,5 +9,6 @@ mod files;
 mod host;
 mod hostile;
 mod lifecycle;
+mod mounted;
 mod power;
 mod signals;
