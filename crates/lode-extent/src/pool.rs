@@ -9,6 +9,7 @@ mod map;
 mod probe;
 mod publish;
 mod start;
+mod unmap;
 mod volumes;
 
 pub use map::ALLOCATION_BLOCKS_MAX;
