@@ -114,6 +114,10 @@ impl FileRing {
             Ok(ring) => Engine::Uring(Box::new(ring)),
             Err(_) => Engine::Blocking(VecDeque::with_capacity(usize::from(capacity))),
         };
+        Self::over(engine, capacity)
+    }
+
+    fn over(engine: Engine, capacity: u16) -> Self {
         let held = std::iter::repeat_with(|| None)
             .take(usize::from(capacity))
             .collect();
@@ -348,3 +352,6 @@ fn run(media: &Media, op: &FileOp) -> Result<usize, MediaError> {
 const PUSH_ATTEMPTS: usize = 64;
 const DRAIN_ROUNDS: usize = 50;
 const DRAIN_WAIT_MS: u32 = 100;
+
+#[cfg(test)]
+mod tests;
