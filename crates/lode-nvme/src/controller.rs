@@ -1,6 +1,7 @@
 //! One controller: its life from the first register read to its shutdown or its end.
 
 mod bring_up;
+mod drive;
 mod events;
 mod identity;
 mod links;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use lode_bus::{Bus, BusError, DmaMemory, IovaSpace, PagePreference};
 use lode_nvme_spec::log_page::{ErrorEntry, HealthLog};
 use lode_nvme_spec::registers::{Capabilities, Configuration};
-use lode_units::{Clock, Instant, NamespaceId};
+use lode_units::{Instant, NamespaceId};
 
 use crate::admin::AdminQueue;
 use crate::error::{Failure, NvmeError};
@@ -30,7 +31,6 @@ use crate::stats::ControllerStats;
 
 pub use events::ControllerEvent;
 pub use identity::ControllerIdentity;
-pub use recovery::ResetCause;
 pub use state::ControllerState;
 
 use events::EventLog;
@@ -151,70 +151,14 @@ impl<B: Bus> Controller<B> {
     pub fn next_deadline(&self) -> Instant {
         let own = match self.state {
             ControllerState::Stopped | ControllerState::Gone => return Instant::FAR_FUTURE,
-            ControllerState::Ready if !self.is_busy() => self.watch.next_due(),
+            ControllerState::Ready if self.is_busy() => self.now + BUSY_POLL_INTERVAL,
+            ControllerState::Ready if self.awaits_queues() => {
+                self.watch.next_due().min(self.now + FOLLOW_POLL_INTERVAL)
+            }
+            ControllerState::Ready => self.watch.next_due(),
             _ => self.now + BUSY_POLL_INTERVAL,
         };
         self.bus_due.map_or(own, |due| due.min(own))
-    }
-
-    /// Polls until the controller is ready. Blocks; every state on the way has a deadline.
-    ///
-    /// # Errors
-    /// Why the controller failed; [`NvmeError::ClockStopped`] when `clock` never moves.
-    pub fn bring_up(&mut self, clock: &impl Clock) -> Result<(), NvmeError> {
-        self.poll_until(clock, |controller| {
-            controller.state == ControllerState::Ready && !controller.is_busy()
-        })
-    }
-
-    /// Polls until queues that were opened are created and no admin command is in flight.
-    /// Blocks; bounded by the deadlines of the commands.
-    ///
-    /// # Errors
-    /// As [`Controller::bring_up`].
-    pub fn settle(&mut self, clock: &impl Clock) -> Result<(), NvmeError> {
-        self.bring_up(clock)
-    }
-
-    /// Shuts the controller down in the way that keeps its data and the next start healthy
-    /// (CC.SHN, Base 2.0 §3.6.1). Blocks, at most for the shutdown's deadline. Queues end: what
-    /// is in flight completes with [`lode_block::ErrorKind::Gone`], so drain them first.
-    ///
-    /// # Errors
-    /// When the controller failed before or does not finish in time.
-    pub fn shut_down(&mut self, clock: &impl Clock) -> Result<(), NvmeError> {
-        self.begin_shutdown();
-        self.poll_until(clock, |controller| {
-            controller.state == ControllerState::Stopped
-        })
-    }
-
-    fn poll_until(
-        &mut self,
-        clock: &impl Clock,
-        is_done: impl Fn(&Self) -> bool,
-    ) -> Result<(), NvmeError> {
-        let mut last = clock.now();
-        let mut stalled = 0_u32;
-        loop {
-            let now = clock.now();
-            stalled = if now == last { stalled + 1 } else { 0 };
-            last = now;
-            self.poll(now);
-            if is_done(self) {
-                return Ok(());
-            }
-            if let Some(failure) = self.failure {
-                return Err(failure.into());
-            }
-            if self.state == ControllerState::Stopped {
-                return Err(NvmeError::NotReady);
-            }
-            if stalled > STALLED_POLLS_MAX {
-                return Err(NvmeError::ClockStopped);
-            }
-            std::thread::yield_now();
-        }
     }
 
     /// Opens a queue pair for `namespace`. The queue takes requests at once; the controller
@@ -393,5 +337,5 @@ pub(crate) const PAGE_SHIFT_MAX: u32 = 16;
 /// How soon a controller that waits for something wants to be polled again.
 const BUSY_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Polls in a row with the same time before a clock counts as stopped.
-const STALLED_POLLS_MAX: u32 = 1 << 20;
+/// How soon a controller wants to be polled whose queues have not followed a reset yet.
+const FOLLOW_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);

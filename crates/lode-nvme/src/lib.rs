@@ -36,9 +36,7 @@ mod ring;
 mod stats;
 mod status;
 
-pub use controller::{
-    Controller, ControllerEvent, ControllerIdentity, ControllerState, ResetCause,
-};
+pub use controller::{Controller, ControllerEvent, ControllerIdentity, ControllerState};
 pub use error::{Failure, NvmeError};
 pub use namespace::{Namespace, Refusal};
 pub use options::{ControllerOptions, QueueOptions, Quirks, WriteCachePolicy};

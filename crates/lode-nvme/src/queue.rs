@@ -29,11 +29,16 @@ use slot::{Slot, SlotPhase};
 use submit::Encoder;
 
 /// One core's way to one namespace: an I/O queue pair. Used from one thread, which need not be
-/// the controller's.
+/// the controller's. Its poll also lets a device that runs inside this process work
+/// ([`Bus::advance`]), and its next deadline is no later than that device's: the caller need not
+/// do either.
 ///
 /// While the controller is being reset, requests are accepted and held; they reach the device
 /// when the pair has been created anew. What the device had in hand completes with
 /// [`lode_block::ErrorKind::Retry`] once the device has let go of it.
+///
+/// A command that hangs is aborted, and the controller reset if that does not help, only while
+/// the controller is polled too.
 ///
 /// Drain it before dropping it: nobody is told of requests that are in flight then. Their
 /// memory must stay alive until the controller has deleted the pair.

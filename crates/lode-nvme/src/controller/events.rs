@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use lode_nvme_spec::{AsyncEvent, EventType};
 
-use super::recovery::ResetCause;
 use crate::error::Failure;
 use crate::stats::ControllerStats;
 
@@ -30,7 +29,7 @@ pub enum ControllerEvent {
     /// A reset of a working controller has begun.
     Resetting {
         /// Why.
-        cause: ResetCause,
+        cause: Failure,
     },
     /// The controller works again after a reset.
     Recovered,

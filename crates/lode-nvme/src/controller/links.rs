@@ -58,6 +58,14 @@ impl LinkEntry {
             LinkState::Live { .. } | LinkState::Failed => false,
         }
     }
+
+    /// Whether the queue has yet to follow a reset into epoch `now`.
+    pub(super) fn is_behind(&self, now: u64) -> bool {
+        match self.link.state() {
+            LinkState::Wanted { epoch } | LinkState::Live { epoch, .. } => epoch < now,
+            LinkState::Closed | LinkState::Failed => false,
+        }
+    }
 }
 
 impl<B: Bus> Controller<B> {

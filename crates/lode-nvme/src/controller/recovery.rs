@@ -10,9 +10,6 @@ use super::{Controller, ControllerState};
 use crate::error::Failure;
 use crate::gate::Gate;
 
-/// Why a working controller was reset.
-pub type ResetCause = Failure;
-
 /// How far recovery has gone.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {

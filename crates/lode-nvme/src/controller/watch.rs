@@ -128,12 +128,23 @@ impl<B: Bus> Controller<B> {
 
     /// Whether something is under way that ends soon.
     pub(super) fn is_busy(&self) -> bool {
+        self.admin.is_waiting() || self.watch.has_wants() || !self.is_settled()
+    }
+
+    /// Whether queues and namespaces are as they were asked for. Logs do not count: a device
+    /// may have news without end.
+    pub(super) fn is_settled(&self) -> bool {
         let epoch = self.shared.view().epoch();
-        self.admin.is_waiting()
-            || self.watch.has_wants()
-            || self.scan.is_running
-            || self.next_step.is_some()
-            || self.links.iter().any(|entry| entry.is_busy(epoch))
+        !self.watch.wants.scan
+            && !self.scan.is_running
+            && self.next_step.is_none()
+            && !self.links.iter().any(|entry| entry.is_busy(epoch))
+    }
+
+    /// Whether a queue has yet to follow the last reset.
+    pub(super) fn awaits_queues(&self) -> bool {
+        let epoch = self.shared.view().epoch();
+        self.links.iter().any(|entry| entry.is_behind(epoch))
     }
 
     /// Keeps as many asynchronous event requests at the controller as it allows.

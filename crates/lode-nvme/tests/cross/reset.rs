@@ -275,6 +275,32 @@ fn resets_during_random_traffic_end_every_request_exactly_once() {
 }
 
 #[test]
+fn deadlines_alone_bring_a_queue_back_after_a_reset_without_spinning() {
+    let mut rig = Rig::new().ready();
+    let mut queue = rig.open();
+    rig.emulator.apply(DeviceFault::FatalStatus);
+    let mut none = Vec::new();
+    let begin = rig.now;
+    let mut polls = 0;
+    // The queue sleeps for a second, as an idle core does; then it wakes.
+    while !queue.is_live() || rig.now < begin + Duration::from_secs(2) {
+        rig.now = rig
+            .controller
+            .next_deadline()
+            .max(rig.now + Duration::from_micros(1));
+        rig.controller.poll(rig.now);
+        if rig.now > begin + Duration::from_secs(1) {
+            queue.poll(rig.now, &mut none);
+        }
+        polls += 1;
+        assert!(rig.now < begin + Duration::from_secs(10), "{queue:?}");
+    }
+    // A hundred polls for the second in which the queue was behind, few for the other.
+    assert!(polls < 200, "{polls}");
+    assert_eq!(rig.controller.stats().resets_completed, 1);
+}
+
+#[test]
 fn a_request_right_after_a_reset_that_the_queue_has_not_seen_is_carried_out() {
     let mut rig = Rig::new().ready();
     let mut queue = rig.open();
