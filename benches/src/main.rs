@@ -1,0 +1,61 @@
+//! Benchmarks: every line is a figure of this run on this machine. Ratios are of arms that ran
+//! interleaved; absolute times are for orientation.
+
+#![expect(unsafe_code, reason = "the counting allocator, see counting.rs")]
+#![expect(clippy::print_stdout, reason = "figures are what this program is for")]
+
+mod counting;
+mod driver;
+mod engine;
+mod load;
+mod null;
+mod report;
+mod rounds;
+
+use clap::{Parser, ValueEnum};
+
+use counting::Counting;
+use report::{Form, Report};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs benchmarks and prints a line for each figure.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Which; all of them when none is named.
+    benches: Vec<Bench>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Rounds of each measurement; the median is reported.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+}
+
+/// The benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Bench {
+    /// The engine over a null device.
+    Engine,
+    /// The driver against the emulated controller, and a volume above it.
+    Driver,
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let report = Report::new(if cli.json { Form::Json } else { Form::Text });
+    let all = Bench::value_variants();
+    let chosen = if cli.benches.is_empty() {
+        all
+    } else {
+        &cli.benches
+    };
+    for bench in chosen {
+        match bench {
+            Bench::Engine => engine::run(&report, cli.rounds.max(1))?,
+            Bench::Driver => driver::run(&report, cli.rounds.max(1))?,
+        }
+    }
+    Ok(())
+}
