@@ -5,11 +5,13 @@
 //!  io.rs            one stream: requests in, answers out, in the order in which they end
 //!  read_stream.rs   a range as a sequence of chunks
 //!  write_stream.rs  a sequence of chunks to a range
+//!  routes.rs        the generated service, with Io's own codec
 //!  transfer.rs      one request to the shard, and its failure with all that is known about it
 //! ```
 
 mod io;
 mod read_stream;
+mod routes;
 mod transfer;
 mod unary;
 mod write_stream;
@@ -17,6 +19,7 @@ mod write_stream;
 use std::pin::Pin;
 
 use futures_core::Stream;
+use futures_util::TryStreamExt;
 use lode_api::v1::block_service_server::BlockService;
 use lode_api::v1::{
     CompareAndWriteRequest, CompareAndWriteResponse, DiscardRequest, DiscardResponse, FlushRequest,
@@ -27,6 +30,8 @@ use lode_api::v1::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::block::io::IoStream;
+
+pub(crate) use routes::BlockRoutes;
 
 /// Asks the shard of the core that the call arrived on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,8 +89,9 @@ impl BlockService for Blocks {
         &self,
         request: Request<Streaming<IoRequest>>,
     ) -> Result<Response<Self::IoStream>, Status> {
+        // Calls over a connection pass by here: their answers have a codec of their own.
         let stream = IoStream::open(request.into_inner()).await?;
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(Box::pin(stream.map_ok(IoResponse::from))))
     }
 
     async fn read_stream(

@@ -7,8 +7,6 @@ use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use lode_api::FILE_DESCRIPTOR_SET;
-use lode_api::limits::MESSAGE_LENGTH_MAX_BYTES;
-use lode_api::v1::block_service_server::BlockServiceServer;
 use lode_api::v1::info_service_server::InfoServiceServer;
 use lode_api::v1::pool_service_server::PoolServiceServer;
 use lode_api::v1::volume_service_server::VolumeServiceServer;
@@ -20,7 +18,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::block::Blocks;
+use crate::block::BlockRoutes;
 use crate::deadline::Deadlines;
 use crate::info::Info;
 use crate::pool::Pools;
@@ -74,10 +72,7 @@ impl Server {
             pools,
         });
         let health = HealthReporter::new();
-        let blocks = BlockServiceServer::new(Blocks)
-            .max_decoding_message_size(MESSAGE_LENGTH_MAX_BYTES)
-            .max_encoding_message_size(MESSAGE_LENGTH_MAX_BYTES);
-        let routes = Routes::new(blocks)
+        let routes = Routes::new(BlockRoutes::new())
             .add_service(VolumeServiceServer::new(Volumes))
             .add_service(PoolServiceServer::new(Pools::new(Arc::clone(&shared))))
             .add_service(InfoServiceServer::new(Info::new(shared)))

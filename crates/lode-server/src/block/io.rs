@@ -11,6 +11,7 @@
 //! 3. When the client vanishes the stream is dropped: what is under way ends on its own and its
 //!    buffers go back.
 
+mod message;
 mod open;
 mod outstanding;
 mod parse;
@@ -26,9 +27,10 @@ use lode_reactor::gateway::{IoAnswer, PooledBuffer, Session, TakeBuffer, take_bu
 use lode_units::limits::IO_LENGTH_MAX_BYTES;
 use tonic::{Status, Streaming};
 
+pub(super) use crate::block::io::message::{IoCodec, IoMessage};
 use crate::block::io::outstanding::Outstanding;
 use crate::block::io::parse::{Parsed, parse};
-use crate::block::transfer::{Command, Target, data_of, fill};
+use crate::block::transfer::{Command, Target, fill};
 use crate::failure::Failure;
 
 /// An Io stream whose volume is open.
@@ -42,7 +44,7 @@ pub(super) struct IoStream {
     session: Session,
     outstanding: Outstanding,
     /// An answer that waits for nothing: that to the opening, or an error.
-    ready: Option<IoResponse>,
+    ready: Option<IoMessage>,
     waiting: Option<Waiting>,
 }
 
@@ -149,27 +151,27 @@ impl IoStream {
     }
 
     /// The answer to a request that the shard has ended.
-    fn answer(&mut self, mark: u64, answer: IoAnswer) -> IoResponse {
+    fn answer(&mut self, mark: u64, answer: IoAnswer) -> IoMessage {
         let (tag, command) = self.outstanding.end(mark);
-        let result = match &answer.result {
+        let durability = match answer.result {
+            Ok(durability) => durability,
             Err(error) => {
-                let failure = self.target.blame(error.clone().into(), command);
+                let failure = self.target.blame(error.into(), command);
                 return refusal(tag, failure.with_device_name(&self.device_names));
             }
-            Ok(_) if command.operation == DataOperation::Read => {
-                Outcome::Data(data_of(answer, command.buffer_length()))
-            }
-            Ok(durability) => Outcome::Durability(Durability::from(*durability).into()),
         };
-        IoResponse {
-            tag,
-            result: Some(result),
+        if command.operation == DataOperation::Read {
+            return IoMessage::of_read(tag, answer.buffer, answer.copied, command.buffer_length());
         }
+        IoMessage::Plain(IoResponse {
+            tag,
+            result: Some(Outcome::Durability(Durability::from(durability).into())),
+        })
     }
 }
 
 impl Stream for IoStream {
-    type Item = Result<IoResponse, Status>;
+    type Item = Result<IoMessage, Status>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let stream = self.get_mut();
@@ -195,11 +197,11 @@ impl Stream for IoStream {
     }
 }
 
-fn refusal(tag: u64, failure: Failure) -> IoResponse {
-    IoResponse {
+fn refusal(tag: u64, failure: Failure) -> IoMessage {
+    IoMessage::Plain(IoResponse {
         tag,
         result: Some(Outcome::Error(failure.into_io_error())),
-    }
+    })
 }
 
 /// The most bytes of requests and answers that one stream holds; further requests wait.
