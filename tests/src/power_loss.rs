@@ -14,9 +14,11 @@ mod ledger;
 mod stamp;
 mod writer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lode_units::{Random, SeededRandom};
+use tokio::sync::Notify;
 
 use crate::{Daemon, Site};
 use churn::Churn;
@@ -25,8 +27,10 @@ use writer::Writer;
 /// Each writer's volume, in bytes.
 const VOLUME_BYTES: u64 = 1 << 20;
 const WRITERS: u64 = 3;
-/// The longest time between the writers' start and the kill.
+/// The longest time between the writers' start, or their first success, and the kill.
 const LOAD_MAX_MS: u64 = 40;
+/// How long the first success may take.
+const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 /// One kill of so many comes in the middle of a start.
 const START_KILLS_ONE_IN: u64 = 8;
 /// The longest time between a start and a kill in the middle of it.
@@ -93,8 +97,8 @@ pub async fn run(plan: Plan) -> Report {
         };
         judge(&running, &mut writers, &mut churn, &mut report).await;
         if report.losses.is_empty() {
-            let load = Duration::from_micros(1 + random.below(LOAD_MAX_MS * 1000));
-            (writers, churn) = one_round(running, writers, churn, load).await;
+            let moment = Moment::choose(&mut random);
+            (writers, churn) = one_round(running, writers, churn, moment).await;
             report.rounds += 1;
             if random.below(START_KILLS_ONE_IN) == 0 {
                 site.kill_while_starting(Duration::from_micros(
@@ -120,19 +124,47 @@ async fn judge(daemon: &Daemon, writers: &mut [Writer], churn: &mut Churn, repor
     report.losses.extend(churn.judge(daemon).await);
 }
 
-/// Lets the writers write for `load`, then kills the daemon.
+/// When a kill comes.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// So long after the writers' start.
+    AnyTime(Duration),
+    /// So long after the first acknowledgement that something is durable, so that a slow machine
+    /// has something to lose as well.
+    AfterProgress(Duration),
+}
+
+impl Moment {
+    fn choose(random: &mut SeededRandom) -> Self {
+        let load = Duration::from_micros(1 + random.below(LOAD_MAX_MS * 1000));
+        match random.below(4) {
+            0 => Self::AnyTime(load),
+            _ => Self::AfterProgress(load),
+        }
+    }
+}
+
+/// Lets the writers write until `moment`, then kills the daemon.
 async fn one_round(
     daemon: Daemon,
     writers: Vec<Writer>,
     churn: Churn,
-    load: Duration,
+    moment: Moment,
 ) -> (Vec<Writer>, Churn) {
     let mut tasks = Vec::new();
+    let progress = Arc::new(Notify::new());
     for writer in writers {
         let client = daemon.blocks().await;
-        tasks.push(tokio::spawn(writer.write_until_cut(client)));
+        let progress = Arc::clone(&progress);
+        tasks.push(tokio::spawn(writer.write_until_cut(client, progress)));
     }
     let churning = tokio::spawn(churn.until_cut(daemon.volumes().await));
+    if matches!(moment, Moment::AfterProgress(_)) {
+        tokio::time::timeout(PROGRESS_LIMIT, progress.notified())
+            .await
+            .expect("something becomes durable");
+    }
+    let (Moment::AnyTime(load) | Moment::AfterProgress(load)) = moment;
     tokio::time::sleep(load).await;
     daemon.kill();
     let mut writers = Vec::new();

@@ -13,14 +13,27 @@ pub(super) enum Content {
     Zeros,
 }
 
+/// Why a write must be there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Proof {
+    /// Its own answer said so.
+    #[default]
+    Answered,
+    /// A later flush was acknowledged.
+    Flushed,
+    /// It had survived an earlier power cut.
+    Survived,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Block {
     /// The newest write that was issued; 0 when none was.
     issued: u64,
     /// The newest write that was answered.
     answered: u64,
-    /// The newest write that was acknowledged as durable.
+    /// The newest write that was acknowledged as durable, or seen after a power cut.
     durable: u64,
+    proof: Proof,
     /// Which of the writes since then wrote zeros.
     zeros: Vec<u64>,
     is_busy: bool,
@@ -81,7 +94,7 @@ impl Ledger {
             block.is_busy = false;
             block.answered = sequence;
             if is_durable {
-                self.durable_count += block.raise(sequence);
+                self.durable_count += block.raise(sequence, Proof::Answered);
             }
         }
     }
@@ -94,7 +107,7 @@ impl Ledger {
     /// Notes that a flush was acknowledged.
     pub(super) fn flushed(&mut self, covered: &Covered) {
         for (block, sequence) in self.blocks.iter_mut().zip(&covered.0) {
-            self.durable_count += block.raise(*sequence);
+            self.durable_count += block.raise(*sequence, Proof::Flushed);
         }
     }
 
@@ -116,21 +129,25 @@ impl Ledger {
 
 impl Block {
     /// Raises the durable write to `sequence`; 1 when that is news, otherwise 0.
-    fn raise(&mut self, sequence: u64) -> u64 {
+    fn raise(&mut self, sequence: u64, proof: Proof) -> u64 {
         if sequence <= self.durable {
             return 0;
         }
         self.durable = sequence;
+        self.proof = proof;
         self.zeros.retain(|zeros| *zeros >= sequence);
         1
     }
 
     fn judge(&mut self, index: u64, bytes: &[u8]) -> Option<String> {
-        let mut oldest = u64::MAX;
+        let (mut oldest, mut newest) = (u64::MAX, 0);
         for (sector, bytes) in (0..).zip(bytes.chunks(SECTOR_BYTES)) {
             let found = stamp::read(index, sector, bytes);
             match self.sequence_of(found) {
-                Some(sequence) => oldest = oldest.min(sequence),
+                Some(sequence) => {
+                    oldest = oldest.min(sequence);
+                    newest = newest.max(sequence);
+                }
                 None => {
                     return Some(format!(
                         "block {index}, sector {sector}: {found:?}, but {self:?}"
@@ -139,9 +156,14 @@ impl Block {
             }
         }
         self.is_busy = false;
-        self.durable = oldest;
-        self.answered = self.answered.max(oldest);
-        self.zeros.retain(|zeros| *zeros >= oldest);
+        if oldest > self.durable {
+            self.durable = oldest;
+            self.proof = Proof::Survived;
+        }
+        // What was lost was allowed to be, and does not come back.
+        self.answered = oldest;
+        self.issued = newest;
+        self.zeros.retain(|zeros| (oldest..=newest).contains(zeros));
         None
     }
 
@@ -220,6 +242,16 @@ mod tests {
         let second = written(&mut ledger, false);
         assert!(ledger.judge(&stamp::block(0, second)).is_empty());
         assert_eq!(ledger.judge(&stamp::block(0, first)).len(), 1);
+    }
+
+    #[test]
+    fn what_one_cut_took_is_not_covered_by_a_later_flush_and_does_not_come_back() {
+        let mut ledger = Ledger::new(1);
+        let lost = written(&mut ledger, false);
+        assert!(ledger.judge(&[0; BLOCK_BYTES]).is_empty());
+        ledger.flushed(&ledger.covered());
+        assert!(ledger.clone().judge(&[0; BLOCK_BYTES]).is_empty());
+        assert_eq!(ledger.judge(&stamp::block(0, lost)).len(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One client that writes over an Io stream until it breaks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use lode_api::v1::block_service_client::BlockServiceClient;
@@ -11,7 +12,7 @@ use lode_api::v1::{
     ReadRequest,
 };
 use lode_units::{Random, SeededRandom};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -88,11 +89,15 @@ impl Writer {
         }
     }
 
-    /// Writes until the connection breaks.
+    /// Writes until the connection breaks; tells `progress` when something new is durable.
     ///
     /// # Panics
     /// When the daemon refuses a request while it is up.
-    pub(super) async fn write_until_cut(mut self, mut client: BlockServiceClient<Channel>) -> Self {
+    pub(super) async fn write_until_cut(
+        mut self,
+        mut client: BlockServiceClient<Channel>,
+        progress: Arc<Notify>,
+    ) -> Self {
         let (requests, outgoing) = mpsc::channel(DEPTH + 1);
         let open = IoRequest {
             tag: OPEN_TAG,
@@ -103,7 +108,7 @@ impl Writer {
         };
         requests.send(open).await.expect("the receiver is alive");
         if let Ok(answers) = client.io(ReceiverStream::new(outgoing)).await {
-            self.drive(&requests, answers.into_inner()).await;
+            self.drive(&requests, answers.into_inner(), &progress).await;
         }
         self.in_flight_at_kill += u64::try_from(self.in_flight.len()).expect("a few");
         self.in_flight.clear();
@@ -114,10 +119,15 @@ impl Writer {
         &mut self,
         requests: &mpsc::Sender<IoRequest>,
         mut answers: Streaming<IoResponse>,
+        progress: &Notify,
     ) {
+        let durable_before = self.ledger.durable_count();
         // Whatever the stream ends with, the daemon was killed: the judge decides what that means.
         while let Ok(Some(answer)) = answers.message().await {
             self.take(answer);
+            if self.ledger.durable_count() > durable_before {
+                progress.notify_one();
+            }
             while self.in_flight.len() < DEPTH {
                 let request = self.next_request();
                 if requests.send(request).await.is_err() {

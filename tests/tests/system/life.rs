@@ -111,3 +111,21 @@ async fn the_embedded_default_works_without_a_configuration_and_keeps_its_data()
     let daemon = Daemon::start_dev(folder.path()).expect("the daemon recovers");
     assert!(holds(&daemon, 0, 1).await);
 }
+
+#[tokio::test]
+async fn what_survived_one_kill_survives_the_next_ones() {
+    let site = Site::with_options(CACHED);
+    let mut daemon = site.start();
+    daemon.create_volume(VOLUME, SIZE).await;
+    for round in 1..10_u8 {
+        write(&daemon, u64::from(round) * 65536, round, Durability::Data).await;
+        daemon.kill();
+        daemon = site.start();
+        for earlier in 1..=round {
+            assert!(
+                holds(&daemon, u64::from(earlier) * 65536, earlier).await,
+                "the write of round {earlier} after kill {round}"
+            );
+        }
+    }
+}

@@ -11,7 +11,7 @@ const SIZE: u64 = 8 << 20;
 
 #[tokio::test]
 async fn a_volume_is_described_as_it_was_made() {
-    let daemon = Site::new().start();
+    let daemon = Site::with_options("size=256MiB&create&lba=512").start();
     let request = CreateVolumeRequest {
         pool: "tank".to_owned(),
         name: "described".to_owned(),
