@@ -18,8 +18,8 @@ use crate::namespace::{BlockRange, NAMESPACE_ID_MAX, Namespace};
 use crate::prp::{PrpError, Transfer};
 
 /// A command that names a range of blocks, checked against its namespace.
-pub(crate) struct Checked {
-    pub(crate) namespace: Arc<Namespace>,
+pub(crate) struct Checked<'n> {
+    pub(crate) namespace: &'n Namespace,
     pub(crate) range: BlockRange,
     pub(crate) flags: BlockFlags,
     pub(crate) length: usize,
@@ -104,11 +104,11 @@ impl Batch<'_> {
     }
 
     /// Checks range and length of a command that names blocks.
-    fn check_blocks(
+    fn check_blocks<'n>(
         &self,
         entry: &SubmissionEntry,
-        namespace: &Arc<Namespace>,
-    ) -> Result<Checked, Status> {
+        namespace: &'n Namespace,
+    ) -> Result<Checked<'n>, Status> {
         let command = BlockCommand::decode(entry);
         let range = namespace
             .range(command.lba.get(), command.block_count.into())
@@ -122,7 +122,7 @@ impl Batch<'_> {
             return Err(refused(GenericStatus::InvalidField));
         }
         Ok(Checked {
-            namespace: Arc::clone(namespace),
+            namespace,
             range,
             flags: command.flags,
             length: usize::try_from(bytes).map_err(|_error| GenericStatus::InternalError)?,

@@ -128,11 +128,12 @@ impl Batch<'_> {
             return self.next_flush(entry, task);
         }
         let id = entry.namespace_id();
-        let namespace = Arc::clone(self.namespaces.active(id).ok_or_else(|| inactive(id))?);
+        let namespaces = self.namespaces;
+        let namespace = namespaces.active(id).ok_or_else(|| inactive(id))?;
         if opcode == NvmOpcode::DatasetManagement {
-            return self.next_deallocate(entry, &namespace, task);
+            return self.next_deallocate(entry, namespace, task);
         }
-        let checked = self.check_blocks(entry, &namespace)?;
+        let checked = self.check_blocks(entry, namespace)?;
         match opcode {
             NvmOpcode::Read => self.next_read(entry, &checked, task),
             NvmOpcode::Write => self.next_write(entry, &checked, task),
@@ -150,7 +151,7 @@ impl Batch<'_> {
     fn next_read(
         &mut self,
         entry: &SubmissionEntry,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &mut FileTask,
     ) -> Result<Next, Status> {
         let is_done = task.moved >= checked.length as u64;
@@ -172,7 +173,7 @@ impl Batch<'_> {
     fn next_write(
         &mut self,
         entry: &SubmissionEntry,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &mut FileTask,
     ) -> Result<Next, Status> {
         if task.moved >= checked.length as u64 {
@@ -195,7 +196,7 @@ impl Batch<'_> {
     fn next_compare(
         &mut self,
         entry: &SubmissionEntry,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &mut FileTask,
     ) -> Result<Next, Status> {
         let Some(bounce) = self.need_bounce(task)? else {
@@ -213,7 +214,7 @@ impl Batch<'_> {
         }
     }
 
-    fn next_verify(&mut self, checked: &Checked, task: &mut FileTask) -> Result<Next, Status> {
+    fn next_verify(&mut self, checked: &Checked<'_>, task: &mut FileTask) -> Result<Next, Status> {
         if task.moved >= checked.length as u64 {
             return Ok(Next::Finished);
         }
@@ -226,7 +227,7 @@ impl Batch<'_> {
     /// Reads what is left of the range into a bounce buffer, `within` bytes into it.
     fn read_into_bounce(
         &mut self,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &FileTask,
         bounce: Bounce,
         within: u64,
@@ -248,7 +249,7 @@ impl Batch<'_> {
     }
 
     /// Zeroes the range, then syncs it where the command asks for that.
-    fn next_zero(&mut self, checked: &Checked, task: &mut FileTask) -> Result<Next, Status> {
+    fn next_zero(&mut self, checked: &Checked<'_>, task: &mut FileTask) -> Result<Next, Status> {
         let media = checked.namespace.media().clone();
         let (position, length) = checked.namespace.bytes(checked.range);
         if !media.can_zero() {
@@ -273,7 +274,7 @@ impl Batch<'_> {
     /// Writes zeros where the file system cannot make them.
     fn next_written_zeros(
         &mut self,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &mut FileTask,
     ) -> Result<Next, Status> {
         let (position, length) = checked.namespace.bytes(checked.range);

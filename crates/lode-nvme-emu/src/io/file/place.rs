@@ -17,7 +17,7 @@ impl Batch<'_> {
     pub(super) fn place_data(
         &mut self,
         entry: &SubmissionEntry,
-        checked: &Checked,
+        checked: &Checked<'_>,
         task: &mut FileTask,
     ) -> Result<Option<FileData>, Status> {
         let (position, length) = checked.namespace.bytes(checked.range);
