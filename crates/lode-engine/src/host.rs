@@ -149,6 +149,11 @@ impl<D: BlockDevice> PoolHost<D> {
             self.lanes[index].kick();
             found += self.poll_lane(index, core);
         }
+        // A pool that has nothing to do after its start is shown as ready all the same.
+        let is_ready = *self.pool.state() == PoolState::Ready;
+        if is_ready != (self.stats.is_ready.read() == 1) {
+            self.publish();
+        }
         found
     }
 
