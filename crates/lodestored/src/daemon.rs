@@ -32,7 +32,8 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
     for pool in &config.pools {
         if let Err(error) = pools.open_configured(pool).await {
             pools.close_all(Duration::ZERO).await;
-            bail!("pool {:?}: {error}", pool.name);
+            let devices = pool.devices.join(", ");
+            bail!("pool {:?} on {devices}: {error}", pool.name);
         }
         tracing::info!(pool = pool.name, "serves");
     }
