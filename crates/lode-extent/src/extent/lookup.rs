@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::extent::{ExtentKind, extent_at, first_reaching};
+use crate::extent::{Extent, ExtentKind, extent_at};
 use crate::piece::{Piece, PieceFlags, PieceKind};
 use crate::tree::node::Node;
 use crate::tree::store::Store;
@@ -33,8 +33,15 @@ pub(crate) fn pieces(
 
 #[inline]
 fn pieces_of_leaf(leaf: &Node, first: u64, end: u64, into: &mut SmallVec<[Piece; 4]>) {
+    let mut position = leaf.entries_up_to(first);
     let mut block = first;
-    let mut position = first_reaching(leaf, first);
+    // Most lookups end with the extent that holds their first block.
+    if let Some(before) = position.checked_sub(1) {
+        let extent = extent_at(leaf, before);
+        if extent.end() > block {
+            block = push_part(into, &extent, block, end);
+        }
+    }
     while block < end && position < leaf.count() {
         let extent = extent_at(leaf, position);
         position += 1;
@@ -43,24 +50,29 @@ fn pieces_of_leaf(leaf: &Node, first: u64, end: u64, into: &mut SmallVec<[Piece;
         }
         if extent.logical > block {
             push_hole(into, block, extent.logical);
-            block = extent.logical;
         }
-        let part = extent.part(block, extent.end().min(end));
-        block = part.end();
-        into.push(Piece {
-            kind: match part.kind {
-                ExtentKind::Written => PieceKind::Written,
-                ExtentKind::Unwritten => PieceKind::Unwritten,
-            },
-            flags: PieceFlags::empty(),
-            logical: LogicalBlock::new(part.logical),
-            physical: part.physical,
-            count: part.count,
-        });
+        block = push_part(into, &extent, extent.logical, end);
     }
     if block < end {
         push_hole(into, block, end);
     }
+}
+
+/// Appends the part of an extent from `start` on, up to `end` at most; gives where it ends.
+#[inline]
+fn push_part(into: &mut SmallVec<[Piece; 4]>, extent: &Extent, start: u64, end: u64) -> u64 {
+    let part = extent.part(start, extent.end().min(end));
+    into.push(Piece {
+        kind: match part.kind {
+            ExtentKind::Written => PieceKind::Written,
+            ExtentKind::Unwritten => PieceKind::Unwritten,
+        },
+        flags: PieceFlags::empty(),
+        logical: LogicalBlock::new(part.logical),
+        physical: part.physical,
+        count: part.count,
+    });
+    part.end()
 }
 
 /// Appends a hole, or lengthens the one that ends where this one starts.

@@ -298,17 +298,24 @@ impl Node {
 }
 
 /// Entries among the first `count`, each of `entry_bytes`, whose key is at most `key`: a binary
-/// search without a branch that data decides.
+/// search without a branch that data decides. It runs over byte offsets, so that a step waits for
+/// an addition, a load, a comparison and a conditional move.
 #[inline(always)]
 fn search(block: &Block, count: usize, entry_bytes: usize, key: u64) -> usize {
-    let (mut start, mut length) = (0, count);
+    let (mut start, mut length) = (HEADER_BYTES, count);
     while length > 1 {
         let half = length / 2;
-        let probe = key_at(block, HEADER_BYTES + (start + half) * entry_bytes);
-        start = std::hint::select_unpredictable(probe <= key, start + half, start);
+        let middle = start + half * entry_bytes;
+        let is_reached = key_at(block, middle) <= key;
+        start = std::hint::select_unpredictable(is_reached, middle, start);
         length -= half;
     }
-    start + usize::from(count > 0 && key_at(block, HEADER_BYTES + start * entry_bytes) <= key)
+    // Everywhere but at the first entry the last step forward has compared the key already.
+    let is_first = start == HEADER_BYTES;
+    if is_first && (count == 0 || key_at(block, start) > key) {
+        return 0;
+    }
+    (start - HEADER_BYTES) / entry_bytes + 1
 }
 
 /// The key at byte `offset`, read with the two bytes that follow it.
