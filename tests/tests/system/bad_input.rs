@@ -192,8 +192,6 @@ async fn a_volume_of_an_impossible_shape_is_refused() {
         (VOLUME_SIZE_MAX_BYTES + 4096, 4096, ErrorReason::InvalidSize),
         (SIZE, 1024, ErrorReason::InvalidBlockSize),
         (SIZE, 1, ErrorReason::InvalidBlockSize),
-        // The site's device has blocks of 4096 bytes.
-        (SIZE, 512, ErrorReason::InvalidBlockSize),
     ] {
         let request = CreateVolumeRequest {
             size_bytes,

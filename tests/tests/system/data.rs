@@ -75,7 +75,13 @@ async fn a_new_volume_reads_as_zeros_and_keeps_what_is_written() {
 
 #[tokio::test]
 async fn a_volume_of_512_byte_blocks_keeps_each_of_them() {
-    let daemon = Site::with_options("size=256MiB&create&lba=512").start();
+    for lba in ["512", "4096"] {
+        keeps_blocks_of_512_bytes_on(&format!("size=256MiB&create&lba={lba}")).await;
+    }
+}
+
+async fn keeps_blocks_of_512_bytes_on(device_options: &str) {
+    let daemon = Site::with_options(device_options).start();
     let request = CreateVolumeRequest {
         name: VOLUME.to_owned(),
         size_bytes: 1 << 20,

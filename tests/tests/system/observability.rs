@@ -71,8 +71,10 @@ async fn the_metrics_count_the_routes_of_completions() {
 #[tokio::test]
 async fn the_probes_answer_and_an_unknown_page_does_not() {
     let daemon = Site::new().start();
-    assert_eq!(http::get(daemon.http(), "/healthz").status, 200);
-    assert_eq!(http::get(daemon.http(), "/readyz").status, 200);
+    for probe in ["/healthz", "/readyz"] {
+        let answer = http::get(daemon.http(), probe);
+        assert_eq!(answer.status, 200, "{probe}: {}", answer.body);
+    }
     assert_eq!(http::get(daemon.http(), "/no-such-page").status, 404);
     assert_eq!(
         http::request(daemon.http(), "DELETE", "/metrics").status,
