@@ -7,8 +7,9 @@
 use crate::core::Core;
 use crate::tree::HEIGHT_MAX;
 
-/// Changed nodes that make a checkpoint begin.
-const DIRTY_NODES_TRIGGER: u64 = 2048;
+/// Changed nodes that make a checkpoint begin: cutting it copies them at once, in a few
+/// milliseconds.
+const DIRTY_NODES_TRIGGER: u64 = 1024;
 /// Changed nodes at which changes wait for the checkpoint.
 const DIRTY_NODES_MAX: u64 = 2 * DIRTY_NODES_TRIGGER;
 

@@ -16,7 +16,7 @@ use crate::volume::PoolState;
 
 /// Lives of one test, unless `LODE_CRASH_LIVES` asks for another number: each has three power
 /// cuts, and a crash in each recovery.
-const LIVES: u64 = 300;
+const LIVES: u64 = 240;
 const UNITS: u64 = 40;
 /// Units of the volume with many extents.
 const LARGE_UNITS: u64 = 1800;

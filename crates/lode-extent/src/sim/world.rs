@@ -271,8 +271,11 @@ impl World {
 /// A block full of a number.
 pub(crate) fn stamped(stamp: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
-    for chunk in block.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&stamp.to_le_bytes());
+    block[..8].copy_from_slice(&stamp.to_le_bytes());
+    let mut filled = 8;
+    while filled < BLOCK {
+        block.copy_within(..filled, filled);
+        filled *= 2;
     }
     block
 }
