@@ -5,6 +5,7 @@ mod bring_up;
 mod data;
 mod events;
 mod hang;
+mod interrupts;
 mod removal;
 mod reset;
 mod rig;
