@@ -54,7 +54,7 @@ pub(crate) const CRATES: &[Crate] = &[
     member("lodestored", PROGRAM_LAYER),
     member("lodectl", PROGRAM_LAYER),
     member("lode-tests", 7),
-    member("lode-benches", 7),
+    member("lode-bench", 7),
     member("xtask", 7),
 ];
 
@@ -270,7 +270,6 @@ mod tests {
                 .map(|name| Package {
                     name: name.to_owned(),
                     dependencies: Vec::new(),
-                    targets: Vec::new(),
                 })
                 .into(),
         };
@@ -287,7 +286,6 @@ mod tests {
             packages: vec![Package {
                 name: "lode-newcomer".to_owned(),
                 dependencies: Vec::new(),
-                targets: Vec::new(),
             }],
         };
         assert!(

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Task`], one variant for each command. `check` judges the source without running it,
 //! `test` runs every test after installing the tools they need, `tidy` holds the house rules,
-//! `bench` runs the benchmark binaries. Everything runs on the main thread and blocks.
+//! `bench` runs the benchmarks. Everything runs on the main thread and blocks.
 
 #![expect(
     clippy::print_stdout,
@@ -46,7 +46,7 @@ enum Task {
     Demo,
     /// Run the benchmarks (release build), all or those named.
     Bench {
-        /// Benchmark binaries to run; all of them when none is named.
+        /// Benchmarks to run; all of them when none is named.
         names: Vec<String>,
         /// One JSON object a line instead of text.
         #[arg(long)]

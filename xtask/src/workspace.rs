@@ -22,7 +22,6 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,18 +48,6 @@ impl<'de> Deserialize<'de> for DependencyKind {
             Some("build") => Ok(Self::Build),
             Some(other) => Err(serde::de::Error::unknown_variant(other, &["dev", "build"])),
         }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) kind: Vec<String>,
-}
-
-impl Target {
-    pub(crate) fn is_binary(&self) -> bool {
-        self.kind.iter().any(|kind| kind == "bin")
     }
 }
 

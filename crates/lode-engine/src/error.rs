@@ -13,7 +13,8 @@ pub enum IoError {
     UnknownVolume,
     /// Offset or length is no multiple of the volume's block size.
     #[error(
-        "offset {offset_bytes} or length {length_bytes} is no multiple of the block size {block_size_bytes}"
+        "offset {offset_bytes} or length {length_bytes} is no multiple of the block size \
+         {block_size_bytes}"
     )]
     Unaligned {
         /// What was asked for.

@@ -36,11 +36,11 @@ impl SourceFile {
         self.extension() == "rs"
     }
 
-    /// Whether the whole file is test code.
+    /// Whether the whole file is test code: tests and simulations.
     pub(super) fn is_test(&self) -> bool {
         self.path
             .split('/')
-            .any(|part| part == "tests" || part == "tests.rs")
+            .any(|part| matches!(part, "tests" | "tests.rs" | "sim"))
     }
 
     /// Its lines, numbered from 1.

@@ -65,6 +65,10 @@ fn an_expectation_without_reason_is_found_over_several_lines() {
         1
     );
     assert_eq!(count(attributes, "a.rs", "    #[ignore = \"slow\"]\n"), 1);
+    assert_eq!(
+        count(attributes, "a.rs", "#[ignore = \"writes an image\"]\n"),
+        0
+    );
 }
 
 #[test]
