@@ -9,7 +9,7 @@ use lode_units::{CommandId, Instant, Iova, QueueId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::command_id::CommandIds;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Shadow};
 use crate::ring::{CompletionRing, SubmissionRing};
 
 /// The admin queue pair. `P` says what a command was for.
@@ -85,8 +85,26 @@ impl<P> AdminQueue<P> {
 
     /// Puts the doorbells where CAP.DSTRD says.
     pub(crate) fn place_doorbells(&mut self, stride: u8) {
-        self.submission_doorbell = Doorbell::new(submission_doorbell(ADMIN, stride), None);
-        self.completion_doorbell = Doorbell::new(completion_doorbell(ADMIN, stride), None);
+        let distance = 4_usize << stride;
+        let shadow = |offset: usize| {
+            // The first page of shadows may be too small for a large distance.
+            (offset + 4 <= DATA_BYTES).then(|| Shadow {
+                memory: self.memory.clone(),
+                value_offset: SHADOW_OFFSET + offset,
+                event_offset: EVENT_INDEX_OFFSET + offset,
+            })
+        };
+        let (submission, completion) = (shadow(0), shadow(distance));
+        self.submission_doorbell = Doorbell::new(submission_doorbell(ADMIN, stride), submission);
+        self.completion_doorbell = Doorbell::new(completion_doorbell(ADMIN, stride), completion);
+    }
+
+    /// Keeps the shadows of this queue's own doorbells equal to the registers, as a controller
+    /// that was told of shadows may read them for every queue (Base 2.0 §5.9). The registers are
+    /// written all the same: many controllers look at nothing else here.
+    pub(crate) fn mirror_doorbells(&mut self) {
+        self.submission_doorbell.mirror(self.submission.tail());
+        self.completion_doorbell.mirror(self.completion.head());
     }
 
     /// The page of shadow doorbell values, and where it lies in the memory.

@@ -12,8 +12,19 @@ use lode_bus::{DmaMemory, Registers};
 pub(crate) struct Doorbell {
     register: u32,
     shadow: Option<Shadow>,
-    uses_shadow: bool,
+    shadowing: Shadowing,
     last: u16,
+}
+
+/// What the shadow of a doorbell is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shadowing {
+    /// Nothing: the controller was not told of it.
+    Off,
+    /// Kept equal to the register, which is always written: an admin queue's.
+    Mirror,
+    /// Written in place of the register, unless the controller wants that too.
+    Instead,
 }
 
 /// The memory of shadow doorbells: a page of values, and a page of event indexes.
@@ -30,7 +41,7 @@ impl Doorbell {
         Self {
             register,
             shadow,
-            uses_shadow: false,
+            shadowing: Shadowing::Off,
             last: 0,
         }
     }
@@ -39,13 +50,26 @@ impl Doorbell {
     /// controller has been told of the shadow memory.
     pub(crate) const fn restart(&mut self, uses_shadow: bool) {
         self.last = 0;
-        self.uses_shadow = uses_shadow && self.shadow.is_some();
+        self.shadowing = if uses_shadow && self.shadow.is_some() {
+            Shadowing::Instead
+        } else {
+            Shadowing::Off
+        };
+    }
+
+    /// Keeps the shadow equal to the register from now on, beginning with `value`, its present
+    /// one.
+    pub(crate) fn mirror(&mut self, value: u32) {
+        if let Some(shadow) = &self.shadow {
+            self.shadowing = Shadowing::Mirror;
+            shadow.store(value);
+        }
     }
 
     /// Tells the controller of `value`, below 65536. Returns whether the register was written.
     #[inline]
     pub(crate) fn ring<R: Registers>(&mut self, registers: &R, value: u32) -> bool {
-        if self.uses_shadow && !self.publish(value) {
+        if self.shadowing != Shadowing::Off && !self.publish(value) {
             return false;
         }
         registers.write_u32(self.register, value);
@@ -58,12 +82,12 @@ impl Doorbell {
         let Some(shadow) = &self.shadow else {
             return true;
         };
+        shadow.store(value);
+        if self.shadowing == Shadowing::Mirror {
+            return true;
+        }
         let new = u16::try_from(value).expect("a ring has at most 65536 entries");
         let old = std::mem::replace(&mut self.last, new);
-        // Release: the queue entries are visible before the value that speaks of them.
-        shadow
-            .memory
-            .store_u32(shadow.value_offset, value, Ordering::Release);
         // The controller writes its event index and then reads the value once more; we write
         // the value and then read the event index. The fence between (its partner is the
         // controller's) makes sure that one of the two sees the other.
@@ -73,6 +97,14 @@ impl Doorbell {
             .load_u32(shadow.event_offset, Ordering::Relaxed);
         let [low, high, _, _] = event.to_le_bytes();
         is_due(u16::from_le_bytes([low, high]), new, old)
+    }
+}
+
+impl Shadow {
+    /// Release: the queue entries are visible before the value that speaks of them.
+    fn store(&self, value: u32) {
+        self.memory
+            .store_u32(self.value_offset, value, Ordering::Release);
     }
 }
 

@@ -290,12 +290,13 @@ impl<B: Bus> Controller<B> {
         }
     }
 
-    fn offer_shadow_doorbells(&self) -> SubmissionEntry {
+    fn offer_shadow_doorbells(&mut self) -> SubmissionEntry {
         let (values, shadow) = self.admin.shadow_values();
         let (events, event_index) = self.admin.shadow_events();
         let page = 1 << self.page_min_shift();
         self.admin.memory().fill_zero(values, page);
         self.admin.memory().fill_zero(events, page);
+        self.admin.mirror_doorbells();
         DoorbellBufferConfig {
             shadow,
             event_index,

@@ -87,8 +87,8 @@ fn a_range_beyond_what_one_command_can_do_is_not_accepted() {
     }
 }
 
-#[test]
-fn shadow_doorbells_begin_at_zero_for_each_queue_that_is_created() {
+/// An ordinary device that offers shadow doorbells.
+fn with_shadows(doorbell_stride: u8) -> Device {
     let device = Device::new(Box::new(|queue, entry| {
         let is_identify = entry.opcode == AdminOpcode::Identify.raw();
         if queue.get() == 0 && is_identify && entry.dword_10.get() & 0xFF == 1 {
@@ -98,6 +98,40 @@ fn shadow_doorbells_begin_at_zero_for_each_queue_that_is_created() {
         }
         ordinary(queue, entry)
     }));
+    device.with_capabilities(|cap| cap.doorbell_stride = doorbell_stride)
+}
+
+#[test]
+fn the_shadows_of_the_admin_doorbells_equal_their_registers() {
+    for stride in [0, 3] {
+        let device = with_shadows(stride);
+        let options = ControllerOptions {
+            health_interval: None,
+            ..ControllerOptions::default()
+        };
+        let mut driven = drive(&device, options);
+        for _ in 0..100 {
+            driven.controller.request_health();
+            driven.tick();
+            driven.tick();
+        }
+        let sent = device.admin_seen(AdminOpcode::DoorbellBufferConfig);
+        let shadow = DoorbellBufferConfig::decode(&sent[0]).shadow;
+        let (memory, offset) = device.memory(shadow.get()).expect("mapped");
+        let seen = device.seen().len();
+        assert!(seen > 100);
+        let tail: u32 = memory.read(offset);
+        assert_eq!(usize::try_from(tail).expect("small"), seen % 32);
+        // Asynchronous event requests stay unanswered; all else was taken.
+        let waiting = device.admin_seen(AdminOpcode::AsyncEventRequest).len();
+        let head: u32 = memory.read(offset + (4 << stride));
+        assert_eq!(usize::try_from(head).expect("small"), (seen - waiting) % 32);
+    }
+}
+
+#[test]
+fn shadow_doorbells_begin_at_zero_for_each_queue_that_is_created() {
+    let device = with_shadows(0);
     let mut driven = drive(&device, ControllerOptions::default());
     let sent = device.admin_seen(AdminOpcode::DoorbellBufferConfig);
     let buffers = DoorbellBufferConfig::decode(&sent[0]);
