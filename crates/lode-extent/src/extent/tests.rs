@@ -59,7 +59,9 @@ proptest! {
         for step in steps {
             let mut removed = Removed::new();
             let range = match step {
-                Step::Map { first, count, .. } | Step::Unmap { first, count } => first..first + count,
+                Step::Map { first, count, .. } | Step::Unmap { first, count } => {
+                    first..first + count
+                }
             };
             let before: u64 = u64::try_from(model.range(range.clone()).count()).unwrap();
             let source = match step {
