@@ -1,8 +1,9 @@
 //! The server: gRPC services over the gateway of each core, and metrics and health over HTTP.
 //!
 //! Owns: [`Server`], the gRPC services with standard health and reflection; [`ListenAddress`],
-//! where it may listen; [`HttpServer`] and the [`Monitor`] that it shows; [`MetricsSource`]; [`PoolManager`], what it asks of whoever opens devices; the one table
-//! from errors to gRPC codes.
+//! where it may listen; [`HttpServer`] and the [`Monitor`] that it shows; [`MetricsSource`], which
+//! whoever counts something implements; [`PoolManager`], what it asks of whoever opens devices;
+//! the one table from errors to gRPC codes.
 //!
 //! A call is served on the core that its connection was handed to; its futures hold indices and
 //! DMA buffers only, so that they are `Send` although they never move.
@@ -29,4 +30,4 @@ pub use http::{CoreProbe, HttpServer, Monitor, Pinged};
 pub use listen::{ListenAddress, ListenError, RemoteAccess};
 pub use metrics::{Families, Labels, MetricsSource, ProcessSource, ShardSource};
 pub use pool_manager::{CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError};
-pub use server::{Server, Serving};
+pub use server::{LocalExecutor, Server, Serving, http2_builder};

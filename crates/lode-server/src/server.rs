@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::rt::Executor;
+use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use lode_api::FILE_DESCRIPTOR_SET;
@@ -116,18 +117,7 @@ impl Server {
     pub async fn serve_connection(self, connection: Connection) {
         let mut stopping = self.stopping.subscribe();
         let service = TowerToHyperService::new(self.routes);
-        let mut builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
-        builder
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_frame_size(FRAME_BYTES_MAX)
-            .max_send_buf_size(SEND_BUFFER_BYTES)
-            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-            .max_header_list_size(HEADER_BYTES_MAX)
-            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
-        let served = builder.serve_connection(TokioIo::new(connection), service);
+        let served = http2_builder().serve_connection(TokioIo::new(connection), service);
         let mut served = std::pin::pin!(served);
         let ended = tokio::select! {
             ended = &mut served => ended,
@@ -158,9 +148,27 @@ pub enum Serving {
     No,
 }
 
-/// Runs what a connection spawns on the connection's own core.
+/// The settings of every HTTP/2 connection: windows, frames, limits and signs of life. Runs what
+/// a connection spawns on the thread that serves it.
+#[must_use]
+pub fn http2_builder() -> Builder<LocalExecutor> {
+    let mut builder = Builder::new(LocalExecutor);
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+    builder
+}
+
+/// Runs what a connection spawns on the connection's own thread.
 #[derive(Clone, Copy, Debug)]
-struct LocalExecutor;
+pub struct LocalExecutor;
 
 impl<F> Executor<F> for LocalExecutor
 where

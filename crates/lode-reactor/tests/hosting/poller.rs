@@ -1,5 +1,6 @@
 //! Sleep and wake.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use lode_block::Durability;
 use lode_engine::{Completion, ControlRequest, DataCompletion, DataRequest, Token};
 use lode_reactor::{Built, Core, CoreHandle, CoreOptions, Hosted, PollMode, Signal, gateway};
 use lode_units::Instant;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fake::{FakeHost, buffers, flush, on_core, options, run, spawn};
 
@@ -117,6 +119,86 @@ fn a_sleeping_core_wakes_for_the_hosts_deadline() {
             tokio::task::yield_now().await;
         }
         assert!(core.stats().sleeps.read() > 0, "it slept meanwhile");
+    });
+}
+
+/// A host whose device has an interrupt of its own.
+struct Interrupting {
+    interrupt: Arc<OwnedFd>,
+    is_fired: Arc<AtomicBool>,
+    is_armed: Arc<AtomicBool>,
+    found: Arc<AtomicBool>,
+}
+
+impl Hosted for Interrupting {
+    fn submit(&mut self, request: DataRequest) -> Result<(), DataRequest> {
+        Err(request)
+    }
+
+    fn control(&mut self, _token: Token, request: ControlRequest) -> Result<(), ControlRequest> {
+        Err(request)
+    }
+
+    fn poll(&mut self, _now: Instant, _completions: &mut Vec<Completion>) -> usize {
+        if self.is_fired.swap(false, Ordering::AcqRel) {
+            self.found.store(true, Ordering::Release);
+            return 1;
+        }
+        0
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn arm(&mut self) {
+        self.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed.store(false, Ordering::SeqCst);
+    }
+
+    fn interrupt_fds(&self) -> Vec<i32> {
+        vec![self.interrupt.as_raw_fd()]
+    }
+}
+
+#[test]
+fn a_sleeping_core_wakes_for_the_interrupt_of_its_device_every_time() {
+    run(async {
+        let interrupt = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        let interrupt = Arc::new(interrupt);
+        let flags: [Arc<AtomicBool>; 3] = Default::default();
+        let [is_fired, is_armed, found] = flags.clone();
+        let host = Interrupting {
+            interrupt: Arc::clone(&interrupt),
+            is_fired,
+            is_armed,
+            found,
+        };
+        let core = Core::spawn(options(), move |_context| {
+            Ok(Built {
+                hosted: host,
+                buffers: buffers(),
+            })
+        });
+        let core = core.expect("a core");
+        let [is_fired, is_armed, found] = flags;
+        for round in 1..=20 {
+            while core.stats().sleeps.read() < round || !is_armed.load(Ordering::SeqCst) {
+                tokio::task::yield_now().await;
+            }
+            is_fired.store(true, Ordering::Release);
+            rustix::io::write(&*interrupt, &1_u64.to_ne_bytes()).expect("counted");
+            while !found.swap(false, Ordering::AcqRel) {
+                tokio::task::yield_now().await;
+            }
+        }
     });
 }
 

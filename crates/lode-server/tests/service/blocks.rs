@@ -1,5 +1,6 @@
 //! The unary calls.
 
+use lode_api::limits::MESSAGE_LENGTH_MAX_BYTES;
 use lode_api::v1::{
     CompareAndWriteRequest, DiscardRequest, Durability, ErrorReason, FlushRequest, ReadRequest,
     WriteRequest, WriteZeroesRequest,
@@ -7,6 +8,7 @@ use lode_api::v1::{
 use lode_block::{DeviceError, ErrorKind};
 use lode_engine::IoError;
 use lode_units::DeviceIndex;
+use prost::Message;
 use tonic::Code;
 
 use crate::fixture::{Fixture, VOLUME, VOLUME_BYTES, failed, run};
@@ -171,6 +173,29 @@ fn the_longest_request_is_served_and_one_byte_more_is_refused() {
             ErrorReason::LengthTooLong,
         );
         assert_eq!(detail.limit, Some(512 << 10));
+        fixture.stop().await;
+    });
+}
+
+#[test]
+fn a_message_as_long_as_the_limit_is_read_and_one_byte_more_is_not() {
+    run(async {
+        let fixture = Fixture::new().await;
+        let mut blocks = fixture.blocks();
+        let empty = write(0, vec![1; 1 << 21]);
+        let head = empty.encoded_len() - (1 << 21);
+        let longest = write(0, vec![1; MESSAGE_LENGTH_MAX_BYTES - head]);
+        assert_eq!(longest.encoded_len(), MESSAGE_LENGTH_MAX_BYTES);
+        // It is read, and found to hold too much data for one write.
+        let refused = blocks.write(longest).await;
+        failed(refused, Code::InvalidArgument, ErrorReason::LengthTooLong);
+        let longer = write(0, vec![1; MESSAGE_LENGTH_MAX_BYTES - head + 1]);
+        let status = blocks.write(longer).await.expect_err("not read");
+        assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+        blocks
+            .read(read(0, 512))
+            .await
+            .expect("the connection goes on");
         fixture.stop().await;
     });
 }
