@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 bitflags::bitflags! {
-    /// Deviations of a device that the driver works around. Data, not code: see
-    /// [`Quirks::of`] for the devices that are known.
+    /// Deviations of a device that the driver works around. Those of known devices are found
+    /// by their vendor and model.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Quirks: u32 {
         /// Force Unit Access does not reach the media: write-through is not offered.
@@ -24,8 +24,7 @@ bitflags::bitflags! {
 
 impl Quirks {
     /// The quirks of a device by its PCI vendor and the beginning of its model number.
-    #[must_use]
-    pub fn of(pci_vendor_id: u16, model_number: &[u8]) -> Self {
+    pub(crate) fn of(pci_vendor_id: u16, model_number: &[u8]) -> Self {
         KNOWN_DEVICES
             .iter()
             .filter(|(vendor, model, _)| {

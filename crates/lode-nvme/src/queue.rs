@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lode_block::{BlockDevice, Completion, Geometry, Rejected, Request};
-use lode_bus::{Bus, DmaMemory};
+use lode_bus::Bus;
 use lode_nvme_spec::CompletionEntry;
 use lode_units::{Instant, NamespaceId, QueueId};
 
@@ -148,12 +148,6 @@ impl<B: Bus> NamespaceQueue<B> {
     #[must_use]
     pub const fn stats(&self) -> QueueStats {
         self.stats
-    }
-
-    /// The memory of its rings and lists, for callers that account for memory.
-    #[must_use]
-    pub fn memory(&self) -> &DmaMemory {
-        &self.link.memory
     }
 
     /// Takes completions off the ring.
