@@ -267,13 +267,16 @@ async fn serve<H: Hosted>(
 async fn drain<H: Hosted>(hosting: &Hosting<H>, clock: &impl Clock, grace: Duration) -> CoreExit {
     hosting.desk.stop();
     let deadline = clock.now() + grace;
+    let mut quiet_passes = 0;
     loop {
         let requests = hosting.desk.requests();
         let in_flight = hosting.hosted.borrow().in_flight();
-        if requests == 0 && in_flight == 0 {
+        let is_quiet = requests == 0 && in_flight == 0;
+        quiet_passes = if is_quiet { quiet_passes + 1 } else { 0 };
+        if quiet_passes > QUIET_PASSES {
             return CoreExit::Stopped;
         }
-        if clock.now() >= deadline {
+        if !is_quiet && clock.now() >= deadline {
             return CoreExit::GraceOver {
                 requests,
                 in_flight,
@@ -282,3 +285,6 @@ async fn drain<H: Hosted>(hosting: &Hosting<H>, clock: &impl Clock, grace: Durat
         tokio::task::yield_now().await;
     }
 }
+
+/// How many passes of the runtime the tasks get to send the last answers.
+const QUIET_PASSES: u32 = 32;

@@ -207,7 +207,7 @@ impl Desk {
         }
         let waiting = state.data.len() + state.control.len();
         self.stats.requests_waiting.set(waiting as u64);
-        self.stats.requests.set(state.slots.used() as u64);
+        self.stats.requests.set(state.slots.under_way() as u64);
         fed
     }
 
@@ -244,9 +244,9 @@ impl Desk {
         self.wake_poller();
     }
 
-    /// Requests that are not answered yet, or whose answer nobody has fetched.
+    /// Requests that the host has not ended.
     pub(crate) fn requests(&self) -> usize {
-        self.with(|state| state.slots.used())
+        self.with(|state| state.slots.under_way())
     }
 
     /// Gives a completion to whoever waits for it.

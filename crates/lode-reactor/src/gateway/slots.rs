@@ -76,6 +76,8 @@ enum State {
 pub(super) struct Slots {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Requests that the host has not ended.
+    under_way: usize,
 }
 
 #[derive(Debug)]
@@ -124,12 +126,14 @@ impl Slots {
                 })
                 .collect(),
             free: (0..count).rev().collect(),
+            under_way: 0,
         }
     }
 
     /// Takes a slot for a request that reads `data_length` bytes; `None` when all are in use.
     pub(super) fn take(&mut self, owner: Owner, data_length: usize) -> Option<SlotKey> {
         let index = self.free.pop()?;
+        self.under_way += 1;
         let entry = &mut self.entries[index as usize];
         entry.state = State::Waiting {
             owner,
@@ -139,9 +143,9 @@ impl Slots {
         Some(SlotKey::new(index, entry.generation))
     }
 
-    /// How many are in use.
-    pub(super) fn used(&self) -> usize {
-        self.entries.len() - self.free.len()
+    /// How many requests the host has not ended.
+    pub(super) const fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// Takes in the end of the request of `key`, in the poller's turn `turn`.
@@ -149,6 +153,7 @@ impl Slots {
     /// # Panics
     /// When that request ended before: the host completes each request once.
     pub(super) fn answer(&mut self, key: SlotKey, ending: Ending, turn: u64) -> Delivery {
+        self.under_way -= 1;
         let entry = self.entry(key);
         match std::mem::replace(&mut entry.state, State::Free) {
             State::Waiting {
