@@ -13,7 +13,7 @@ use lode_api::v1::pool_service_server::PoolServiceServer;
 use lode_api::v1::volume_service_server::VolumeServiceServer;
 use lode_reactor::{Connection, CoreHandle, Hosted, Listener, accept};
 use lode_units::{Clock, Instant, MonotonicClock};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
@@ -51,6 +51,7 @@ pub struct Server {
     routes: Deadlines<Routes>,
     health: HealthReporter,
     stopping: Arc<watch::Sender<bool>>,
+    places: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Server {
@@ -84,6 +85,7 @@ impl Server {
             routes: Deadlines::new(with_reflection(routes).prepare()),
             health,
             stopping: Arc::new(watch::Sender::new(false)),
+            places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         }
     }
 
@@ -113,8 +115,13 @@ impl Server {
     }
 
     /// Serves one connection on the core that this runs on, until it ends. A connection that is
-    /// open when the server stops is told to go away, and ends with its last call.
+    /// open when the server stops is told to go away, and ends with its last call; one that is too
+    /// many is closed at once.
     pub async fn serve_connection(self, connection: Connection) {
+        let Ok(_place) = self.places.try_acquire() else {
+            tracing::warn!(CONNECTIONS_MAX, "a connection too many was closed");
+            return;
+        };
         let mut stopping = self.stopping.subscribe();
         let service = TowerToHyperService::new(self.routes);
         let served = http2_builder().serve_connection(TokioIo::new(connection), service);
@@ -209,6 +216,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// What is gathered for a client on one stream before its call waits.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// How many connections the server has at once, on all cores.
+const CONNECTIONS_MAX: usize = 1024;
 const CALLS_PER_CONNECTION_MAX: u32 = 256;
 const HEADER_BYTES_MAX: u32 = 64 << 10;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);

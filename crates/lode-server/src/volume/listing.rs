@@ -3,6 +3,7 @@
 use lode_api::limits::PAGE_SIZE_MAX;
 use lode_api::v1::{ErrorReason, ListVolumesRequest, ListVolumesResponse, Volume};
 use lode_engine::{ControlError, ControlRequest};
+use lode_extent::PoolState;
 
 use crate::failure::Failure;
 use crate::open;
@@ -54,12 +55,15 @@ pub(super) fn page_size(asked: u32) -> usize {
     usize::try_from(size).expect("at most 1000")
 }
 
-/// The names of the pools to list, in order.
+/// The names of the pools to list, in order. A pool that does not serve fails a listing of its
+/// own, and is left out of one over all pools, so that it does not hide the others.
 async fn pools(name: &str) -> Result<Vec<String>, Failure> {
-    let names = open::pools().await?.into_iter().map(|pool| pool.name);
+    let pools = open::pools().await?.into_iter();
     if name.is_empty() {
-        return Ok(names.collect());
+        let serving = pools.filter(|pool| pool.state == PoolState::Ready);
+        return Ok(serving.map(|pool| pool.name).collect());
     }
+    let names = pools.map(|pool| pool.name);
     let found: Vec<_> = names.filter(|pool| pool == name).collect();
     if found.is_empty() {
         let name = name.to_owned();
