@@ -4,9 +4,9 @@
 //! what was written but not flushed: a kill is a power cut.
 //!
 //! 1. A block holds a content that was issued, and none older than its last acknowledged durable
-//!    one ([`ledger::Ledger`]).
+//!    one (`ledger.rs`).
 //! 2. A volume whose creation was acknowledged is there, one whose deletion was is not
-//!    ([`churn::Churn`]).
+//!    (`churn.rs`).
 //! 3. The daemon starts after every kill, also after one in the middle of a start.
 
 mod churn;
