@@ -2,7 +2,7 @@
 //! and never keep the daemon busy for ever.
 //!
 //! The changes start from a real pool and may be sealed with a correct checksum, so that they get
-//! past the first guard. Shared by a test over fixed seeds and by a fuzz target.
+//! past the first guard.
 
 mod disk;
 

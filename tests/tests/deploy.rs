@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use lode_tests::program;
+use lode_tests::{Site, http, program};
 
 fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -133,4 +133,27 @@ fn the_scrape_configuration_asks_where_the_example_configuration_serves() {
     let address = "127.0.0.1:9464";
     assert!(text_of("prometheus/prometheus.yml").contains(address));
     assert!(text_of("lodestored.toml").contains(&format!("http = \"{address}\"")));
+}
+
+#[test]
+fn the_rules_name_series_that_the_daemon_serves() {
+    let rules = text_of("prometheus/rules.yml");
+    let is_name =
+        |character: char| character.is_ascii_lowercase() || "_0123456789".contains(character);
+    let named: Vec<&str> = rules
+        .match_indices("lodestore_")
+        .filter_map(|(start, _)| {
+            rules
+                .get(start..)?
+                .split(|character| !is_name(character))
+                .next()
+        })
+        .collect();
+    assert!(named.len() >= 5, "{named:?}");
+    let daemon = Site::new().start();
+    let served = http::get(daemon.http(), "/metrics").body;
+    for name in named {
+        let line = format!("\n{name}{{");
+        assert!(served.contains(&line), "no series {name} in\n{served}");
+    }
 }

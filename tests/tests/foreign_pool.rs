@@ -1,4 +1,4 @@
-//! Metadata that somebody else changed, over fixed seeds; `fuzz/` looks further.
+//! Metadata that somebody else changed, over fixed seeds.
 
 use lode_tests::foreign_pool::{Outcome, import_changed};
 use lode_units::{Random, SeededRandom};
