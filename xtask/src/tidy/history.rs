@@ -9,6 +9,9 @@ use crate::process;
 
 const SUBJECT_LENGTH_MAX: usize = 72;
 
+/// Commits whose subjects were too long when this was first checked; history is not rewritten.
+const KNOWN: &[&str] = &["1c81e7ea7dbc5c0979347ed9f22e451d04267808"];
+
 /// Every commit whose subject breaks the rule, one sentence each.
 ///
 /// # Errors
@@ -17,13 +20,16 @@ pub(super) fn subjects(root: &Path) -> Result<Vec<String>> {
     let log = process::output(Command::new("git").current_dir(root).args([
         "log",
         "--no-merges",
-        "--format=%h %s",
+        "--format=%H %s",
     ]))?;
     Ok(log.lines().filter_map(judge).collect())
 }
 
 fn judge(line: &str) -> Option<String> {
     let (commit, subject) = line.split_once(' ')?;
+    if KNOWN.contains(&commit) {
+        return None;
+    }
     let length = subject.chars().count();
     if length > SUBJECT_LENGTH_MAX {
         return Some(format!(
