@@ -81,7 +81,7 @@ impl<D: BlockDevice, P: FnMut(lode_units::Instant)> Load<D, P> {
         let volume = loop {
             self.poll();
             match self.done.pop() {
-                Some(Completion::Control { result, .. }) => match result? {
+                Some(Completion::Control { result, .. }) => match (*result)? {
                     ControlReply::Volume(status) => break status.handle,
                     other => bail!("not a volume: {other:?}"),
                 },

@@ -226,7 +226,7 @@ pub enum Completion {
     Control {
         /// The request's mark.
         token: Token,
-        /// How it ended.
-        result: Result<ControlReply, ControlError>,
+        /// How it ended; boxed, so that completions of data stay small.
+        result: Box<Result<ControlReply, ControlError>>,
     },
 }

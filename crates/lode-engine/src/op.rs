@@ -4,7 +4,6 @@ use lode_block::{DeviceError, Durability};
 use lode_bus::DmaBuffer;
 use lode_extent::Allocation;
 use lode_units::{DeviceIndex, Instant};
-use smallvec::SmallVec;
 
 use crate::classify::{DataCommand, Reasons};
 use crate::error::IoError;
@@ -57,6 +56,7 @@ pub(crate) enum Step {
 /// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Op {
+    is_in_use: bool,
     pub(crate) owner: Owner,
     pub(crate) volume: VolumeHandle,
     pub(crate) operation: DataOperation,
@@ -97,7 +97,7 @@ pub(crate) struct Op {
     pub(crate) scratch: Option<DmaBuffer>,
     /// The two units at its ends, where the volume's blocks are smaller than the device's.
     pub(crate) edges: Option<DmaBuffer>,
-    pub(crate) allocations: SmallVec<[Allocation; 1]>,
+    pub(crate) allocations: Vec<Allocation>,
 }
 
 /// The first command that failed.
@@ -121,22 +121,23 @@ impl From<Failure> for IoError {
 }
 
 impl Op {
-    /// A request that has just been admitted.
-    pub(crate) fn new(owner: Owner, request: DataRequest, now: Instant) -> Self {
+    /// A slot that no request is in.
+    const fn vacant() -> Self {
         Self {
-            owner,
-            volume: request.volume,
-            operation: request.operation,
+            is_in_use: false,
+            owner: Owner::Client(Token(0)),
+            volume: VolumeHandle::NONE,
+            operation: DataOperation::Flush,
             step: Step::Start,
-            durability: request.durability,
+            durability: Durability::None,
             achieved: Durability::None,
             command: DataCommand::Plain,
             reasons: Reasons::empty(),
-            offset: request.offset_bytes,
-            length: request.length_bytes,
-            start: request.offset_bytes,
-            end: request.offset_bytes,
-            cursor: request.offset_bytes,
+            offset: 0,
+            length: 0,
+            start: 0,
+            end: 0,
+            cursor: 0,
             outstanding: 0,
             waits: 0,
             retries: 0,
@@ -146,14 +147,54 @@ impl Op {
             is_watched: false,
             waited_for_space: false,
             needs_flush: false,
-            started: now,
+            started: Instant::ZERO,
             failure: None,
-            buffer: request.buffer,
+            buffer: None,
             buffer_base: 0,
             scratch: None,
             edges: None,
-            allocations: SmallVec::new(),
+            allocations: Vec::new(),
         }
+    }
+
+    /// Takes up a request. Every field is written in place, and the list of allocations keeps
+    /// its memory from request to request.
+    #[inline]
+    fn take_up(
+        &mut self,
+        owner: Owner,
+        request: DataRequest,
+        durability: Durability,
+        now: Instant,
+    ) {
+        debug_assert!(
+            self.buffer.is_none() && self.scratch.is_none() && self.edges.is_none(),
+            "a vacant slot holds no memory"
+        );
+        self.is_in_use = true;
+        self.owner = owner;
+        self.volume = request.volume;
+        self.operation = request.operation;
+        self.durability = durability;
+        self.achieved = Durability::None;
+        self.command = DataCommand::Plain;
+        self.reasons = Reasons::empty();
+        self.offset = request.offset_bytes;
+        self.length = request.length_bytes;
+        self.outstanding = 0;
+        self.waits = 0;
+        self.retries = 0;
+        self.is_admitted = false;
+        self.is_queued = false;
+        self.holds_range = false;
+        self.is_watched = false;
+        self.waited_for_space = false;
+        self.needs_flush = false;
+        self.started = now;
+        self.failure = None;
+        self.buffer = request.buffer;
+        self.buffer_base = 0;
+        self.begin(Step::Start, request.offset_bytes, request.offset_bytes);
     }
 
     /// Lets the commands of `step` cover `start..end`, none of them submitted yet.
@@ -186,7 +227,7 @@ impl Op {
 /// Requests in progress, at most as many as were made room for.
 #[derive(Debug)]
 pub(crate) struct OpTable {
-    slots: Vec<Option<Op>>,
+    slots: Vec<Op>,
     free: Vec<OpIndex>,
 }
 
@@ -198,7 +239,7 @@ impl OpTable {
             .map(|index| OpIndex::try_from(index).expect("a table has at most 65536 slots"))
             .collect();
         Self {
-            slots: std::iter::repeat_with(|| None).take(capacity).collect(),
+            slots: std::iter::repeat_with(Op::vacant).take(capacity).collect(),
             free,
         }
     }
@@ -213,35 +254,46 @@ impl OpTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Puts `op` into a free slot; there must be one.
-    pub(crate) fn insert(&mut self, op: Op) -> OpIndex {
+    /// Takes a request up in a free slot; there must be one.
+    #[inline]
+    pub(crate) fn take_up(
+        &mut self,
+        owner: Owner,
+        request: DataRequest,
+        durability: Durability,
+        now: Instant,
+    ) -> OpIndex {
         let index = self
             .free
             .pop()
             .expect("the caller has seen that there is room");
-        self.slots[usize::from(index)] = Some(op);
+        self.slots[usize::from(index)].take_up(owner, request, durability, now);
         index
     }
 
     /// The request in slot `index`, which is in use.
+    #[inline]
     pub(crate) fn get(&self, index: OpIndex) -> &Op {
-        self.slots[usize::from(index)]
-            .as_ref()
-            .expect("an index names a request in progress")
+        let op = &self.slots[usize::from(index)];
+        debug_assert!(op.is_in_use, "an index names a request in progress");
+        op
     }
 
     /// The request in slot `index`, which is in use.
+    #[inline]
     pub(crate) fn get_mut(&mut self, index: OpIndex) -> &mut Op {
-        self.slots[usize::from(index)]
-            .as_mut()
-            .expect("an index names a request in progress")
+        let op = &mut self.slots[usize::from(index)];
+        debug_assert!(op.is_in_use, "an index names a request in progress");
+        op
     }
 
-    /// Takes the request out of slot `index`, which is in use.
-    pub(crate) fn remove(&mut self, index: OpIndex) -> Op {
-        let op = self.slots[usize::from(index)].take();
+    /// Frees slot `index`, whose request has ended and holds nothing any more.
+    #[inline]
+    pub(crate) fn free(&mut self, index: OpIndex) {
+        let op = &mut self.slots[usize::from(index)];
+        assert!(op.is_in_use, "a request ends once");
+        op.is_in_use = false;
         self.free.push(index);
-        op.expect("an index names a request in progress")
     }
 
     /// All requests in progress.
@@ -249,9 +301,7 @@ impl OpTable {
         self.slots
             .iter_mut()
             .enumerate()
-            .filter_map(|(index, slot)| {
-                let index = OpIndex::try_from(index).ok()?;
-                slot.as_mut().map(|op| (index, op))
-            })
+            .filter_map(|(index, op)| Some((OpIndex::try_from(index).ok()?, op)))
+            .filter(|(_, op)| op.is_in_use)
     }
 }

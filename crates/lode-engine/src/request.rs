@@ -32,6 +32,13 @@ pub struct VolumeHandle {
 }
 
 impl VolumeHandle {
+    /// Names no volume.
+    pub(crate) const NONE: Self = Self {
+        pool: PoolIndex(u16::MAX),
+        slot: u16::MAX,
+        generation: u32::MAX,
+    };
+
     /// A handle made of its parts, for whoever stands in for a shard: on a shard, only what it
     /// gave out itself names a volume.
     #[must_use]

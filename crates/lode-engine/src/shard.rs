@@ -12,7 +12,7 @@ use crate::control::{Completion, ControlError, ControlReply, ControlRequest, Vol
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::host::PoolHost;
-use crate::op::{Op, Owner};
+use crate::op::Owner;
 use crate::request::{DataCompletion, DataRequest, PoolIndex, Token};
 use crate::stats::ShardStats;
 
@@ -152,9 +152,8 @@ impl<D: BlockDevice> Shard<D> {
         match (durability, self.pools.get_mut(index)) {
             (Ok(durability), Some(Some(host))) => {
                 let owner = Owner::Client(request.token);
-                let mut op = Op::new(owner, request, self.core.now);
-                op.durability = durability;
-                let slot = self.core.ops.insert(op);
+                let now = self.core.now;
+                let slot = self.core.ops.take_up(owner, request, durability, now);
                 host.start(slot, &mut self.core);
             }
             (refused, _) => {
@@ -189,6 +188,7 @@ impl<D: BlockDevice> Shard<D> {
                 Err(error) => Err(error),
             },
         };
+        let result = Box::new(result);
         self.core.out.push(Completion::Control { token, result });
     }
 
@@ -196,6 +196,10 @@ impl<D: BlockDevice> Shard<D> {
     /// `completions`. Returns how much was found to do.
     pub fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
         self.core.now = now;
+        // What is completed from here on goes straight into the caller's list.
+        std::mem::swap(&mut self.core.out, completions);
+        let before = self.core.out.len();
+        self.core.out.append(completions);
         let mut found = 0;
         for host in self.pools.iter_mut().flatten() {
             found += host.poll(&mut self.core);
@@ -208,8 +212,8 @@ impl<D: BlockDevice> Shard<D> {
             .stats
             .requests_in_flight
             .set(self.core.ops.in_use() as u64);
-        found += self.core.out.len();
-        completions.append(&mut self.core.out);
+        found += self.core.out.len() - before;
+        std::mem::swap(&mut self.core.out, completions);
         found
     }
 

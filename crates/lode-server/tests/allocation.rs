@@ -85,6 +85,7 @@ impl Hosted for Echo {
             request => return Err(request),
         };
         let result = Ok(reply);
+        let result = Box::new(result);
         self.opened.push(Completion::Control { token, result });
         Ok(())
     }
@@ -232,7 +233,7 @@ fn a_read_of_an_io_stream_allocates_nothing_for_itself() {
     });
     // What is left belongs to the connection's buffers and frames, not to requests.
     assert!(
-        counted < READS / 4,
+        counted < READS / 100,
         "{counted} allocations in {READS} reads"
     );
 }

@@ -17,7 +17,7 @@ use crate::control::{
 };
 use crate::core::ShardCore;
 use crate::error::IoError;
-use crate::op::{Op, Owner};
+use crate::op::Owner;
 use crate::request::{DataOperation, DataRequest, Token, VolumeHandle};
 use crate::stats::VolumeStats;
 use crate::volume::Volume;
@@ -121,17 +121,14 @@ impl<D: BlockDevice> PoolHost<D> {
         let step = match self.control_step(request, core) {
             Ok(step) => step,
             Err(result) => {
-                core.out.push(Completion::Control {
-                    token,
-                    result: *result,
-                });
+                core.out.push(Completion::Control { token, result });
                 return;
             }
         };
         if !self.controls.has_room() {
             core.out.push(Completion::Control {
                 token,
-                result: Err(ControlError::TooMany),
+                result: Box::new(Err(ControlError::TooMany)),
             });
             return;
         }
@@ -207,7 +204,7 @@ impl<D: BlockDevice> PoolHost<D> {
         };
         core.out.push(Completion::Control {
             token: control.token,
-            result,
+            result: Box::new(result),
         });
         true
     }
@@ -423,7 +420,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 volume.size_bytes = tail_end;
                 let request = zero_tail(handle, resize.new_bytes, tail_end);
                 let owner = Owner::Control(u16::try_from(slot).unwrap_or(u16::MAX));
-                let index = core.ops.insert(Op::new(owner, request, core.now));
+                let index = core.ops.take_up(owner, request, Durability::Data, core.now);
                 let index = core.queued(index);
                 core.wake(index);
                 let next = ControlStep::Zero {

@@ -295,20 +295,18 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) {
         self.cancel_allocations(index, core);
-        let op = core.ops.remove(index);
+        let op = core.ops.get_mut(index);
+        let (owner, buffer) = (op.owner, op.buffer.take());
+        let fetched = [op.scratch.take(), op.edges.take()];
         let reasons = match &result {
             Ok(_) if op.operation == DataOperation::Flush => op.reasons | Reasons::FLUSH,
             Ok(_) => op.reasons,
             Err(_) => op.reasons | Reasons::ERROR,
         };
         core.stats.count_completion(reasons);
-        for buffer in [op.scratch, op.edges].into_iter().flatten() {
-            core.buffers.give_back(buffer);
-            core.wake_all(&mut self.scratch_waiters);
-        }
         let handle = op.volume;
         if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-            let latency = core.now.saturating_duration_since(op.started);
+            let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
             volume
                 .stats
                 .record(op.operation, latency, op.length, result.is_ok());
@@ -320,12 +318,19 @@ impl<D: BlockDevice> PoolHost<D> {
                 core.ready.extend(volume.blocked.drain(..));
             }
         }
-        match op.owner {
+        core.ops.free(index);
+        if fetched.iter().any(Option::is_some) {
+            for buffer in fetched.into_iter().flatten() {
+                core.buffers.give_back(buffer);
+            }
+            core.wake_all(&mut self.scratch_waiters);
+        }
+        match owner {
             Owner::Client(token) => {
                 let done = DataCompletion {
                     token,
                     result,
-                    buffer: op.buffer,
+                    buffer,
                 };
                 core.out.push(Completion::Data(done));
             }
@@ -334,6 +339,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Gives back the space that a request took and will not use.
+    #[inline]
     pub(super) fn cancel_allocations(&mut self, index: OpIndex, core: &mut ShardCore) {
         while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
             self.pool.cancel(allocation);

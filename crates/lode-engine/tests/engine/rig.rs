@@ -157,7 +157,7 @@ impl Rig {
     pub(crate) fn control_outcome(&mut self, wanted: Token) -> Result<ControlReply, ControlError> {
         let position = self.position(wanted).expect("it has ended");
         match self.done.remove(position) {
-            Completion::Control { result, .. } => result,
+            Completion::Control { result, .. } => *result,
             Completion::Data(done) => panic!("a data request ended instead: {done:?}"),
         }
     }

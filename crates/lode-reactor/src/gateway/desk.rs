@@ -253,7 +253,7 @@ impl Desk {
     pub(crate) fn deliver(&self, completion: Completion) {
         let (token, ending) = match completion {
             Completion::Data(data) => (data.token, Ending::Data(data)),
-            Completion::Control { token, result } => (token, Ending::Control(result)),
+            Completion::Control { token, result } => (token, Ending::Control(*result)),
         };
         let waker = self.with(|state| state.settle(token, ending));
         if let Some(waker) = waker {

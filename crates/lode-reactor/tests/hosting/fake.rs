@@ -54,6 +54,7 @@ impl Hosted for FakeHost {
         let before = completions.len();
         for token in self.controls.drain(..) {
             let result = Ok(ControlReply::Done);
+            let result = Box::new(result);
             completions.push(Completion::Control { token, result });
         }
         while self.release.load(Ordering::Acquire) > 0

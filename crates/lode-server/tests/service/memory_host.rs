@@ -339,6 +339,7 @@ impl Hosted for MemoryHost {
 
     fn control(&mut self, token: Token, request: ControlRequest) -> Result<(), ControlRequest> {
         let result = self.answer(request);
+        let result = Box::new(result);
         self.done.push_back(Completion::Control { token, result });
         Ok(())
     }
