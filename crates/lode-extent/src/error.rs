@@ -119,8 +119,8 @@ pub enum ExtentError {
         /// Its size.
         size_bytes: u64,
     },
-    /// The device already holds a pool.
-    #[error("device {device} holds a pool")]
+    /// The device already holds a pool, or other data where a pool's superblocks would be.
+    #[error("device {device} holds a pool or other data")]
     HoldsPool {
         /// Position in the caller's list.
         device: DeviceIndex,

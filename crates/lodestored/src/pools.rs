@@ -59,7 +59,7 @@ impl Pools {
         let imported = self.attach_import(&pool.name, devices).await;
         let outcome = match imported {
             Err((devices, ExtentError::NotAPool { .. })) if pool.create => {
-                tracing::info!(pool = pool.name, "its devices are blank: making it");
+                tracing::info!(pool = pool.name, "its devices hold no pool: making it");
                 let spec = PoolSpec {
                     name: pool.name.clone(),
                     existing: ExistingPool::Refuse,

@@ -139,3 +139,15 @@ async fn a_pool_of_another_version_is_refused_as_such() {
         "the error speaks of the version: {said}"
     );
 }
+
+#[tokio::test]
+async fn a_file_of_something_else_is_never_made_a_pool() {
+    // The site's configuration makes a pool where there is none.
+    let site = Site::with_options("size=64MiB&create");
+    let file = File::create(site.device_file()).expect("the folder takes a file");
+    file.set_len(64 << 20).expect("the file can be sparse");
+    // Where an ext4 file system says what it is: the first KiB is left to boot loaders.
+    file.write_all_at(&[0x53, 0xef], 1024 + 56)
+        .expect("within the file");
+    assert_refused_and_left_alone(&site);
+}

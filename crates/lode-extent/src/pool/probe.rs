@@ -18,6 +18,8 @@ pub(crate) struct Found {
     other_version: Option<u16>,
     /// Blocks that are superblocks or nearly so, but damaged.
     damaged: bool,
+    /// Something else than zeros where superblocks would be: a file system, a partition table.
+    foreign: bool,
     failure: Option<IoFailure>,
 }
 
@@ -42,9 +44,9 @@ impl Found {
         }
     }
 
-    /// Whether there is a pool, sound or not.
-    pub(super) fn holds_pool(&self) -> bool {
-        self.newest.is_some() || self.other_version.is_some() || self.damaged
+    /// Whether there is a pool, sound or not, or anything else that somebody may miss.
+    pub(super) fn holds_data(&self) -> bool {
+        self.newest.is_some() || self.other_version.is_some() || self.damaged || self.foreign
     }
 
     pub(super) fn failure(&self) -> Option<IoFailure> {
@@ -62,7 +64,7 @@ impl Found {
                     self.newest = Some(superblock);
                 }
             }
-            Err(BlockFault::Magic) => {}
+            Err(BlockFault::Magic) => self.foreign |= bytes.iter().any(|byte| *byte != 0),
             Err(BlockFault::Version { found }) => self.other_version = Some(found),
             Err(_damage) => self.damaged = true,
         }

@@ -175,7 +175,7 @@ impl Pool {
                     source,
                 });
             }
-            if found.holds_pool() && new.existing == ExistingPool::Refuse {
+            if found.holds_data() && new.existing == ExistingPool::Refuse {
                 return Err(ExtentError::HoldsPool { device });
             }
         }
