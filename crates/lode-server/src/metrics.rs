@@ -8,9 +8,9 @@ mod process;
 mod shard;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use lode_stats::{BUCKET_COUNT, HistogramSnapshot, bucket_upper_nanoseconds};
+use prometheus::{TextEncoder, proto};
 
 pub use process::ProcessSource;
 pub use shard::ShardSource;
@@ -34,7 +34,7 @@ pub struct Families {
 struct Family {
     help: &'static str,
     kind: Kind,
-    samples: BTreeMap<String, Sample>,
+    samples: BTreeMap<Vec<(String, String)>, Sample>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,10 @@ impl Families {
         }
         let family = self.families.get_mut(name).expect("just made sure");
         assert!(family.kind == kind, "{name} is of one kind");
-        let labels = encode_labels(labels);
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         match family.samples.get_mut(&labels) {
             Some(present) => present.merge(sample),
             None => {
@@ -132,20 +135,31 @@ impl Families {
     /// The text of the scrape.
     #[must_use]
     pub fn encode(&self) -> String {
-        let mut text = String::new();
-        for (name, family) in &self.families {
-            let kind = match family.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
-            };
-            line(&mut text, format_args!("# HELP {name} {}", family.help));
-            line(&mut text, format_args!("# TYPE {name} {kind}"));
-            for (labels, sample) in &family.samples {
-                sample.encode(&mut text, name, labels);
-            }
-        }
-        text
+        let families: Vec<_> = self
+            .families
+            .iter()
+            .map(|(name, family)| family.exposed(name))
+            .collect();
+        let text = TextEncoder::new().encode_to_string(&families);
+        text.expect("a family has a name and at least one figure")
+    }
+}
+
+impl Family {
+    /// The family in the words of the exposition format.
+    fn exposed(&self, name: &str) -> proto::MetricFamily {
+        let mut family = proto::MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(self.help.to_owned());
+        family.set_field_type(match self.kind {
+            Kind::Counter => proto::MetricType::COUNTER,
+            Kind::Gauge => proto::MetricType::GAUGE,
+            Kind::Histogram => proto::MetricType::HISTOGRAM,
+        });
+        let samples = self.samples.iter();
+        let exposed = samples.map(|(labels, sample)| sample.exposed(self.kind, labels));
+        family.set_metric(exposed.collect());
+        family
     }
 }
 
@@ -166,85 +180,69 @@ impl Sample {
         }
     }
 
-    fn encode(&self, text: &mut String, name: &str, labels: &str) {
-        match self {
-            Self::Whole(value) => {
-                line(text, format_args!("{name}{} {value}", braced(labels, "")));
+    fn exposed(&self, kind: Kind, labels: &[(String, String)]) -> proto::Metric {
+        let value = match self {
+            Self::Whole(value) => float(*value),
+            Self::Nanoseconds(value) => seconds(*value),
+            Self::Histogram(_) => 0.0,
+        };
+        let mut metric = proto::Metric::from_label(labels.iter().map(pair).collect());
+        match (self, kind) {
+            (Self::Histogram(snapshot), _) => metric.set_histogram(distribution(snapshot)),
+            (_, Kind::Gauge) => {
+                let mut gauge = proto::Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
             }
-            Self::Nanoseconds(value) => {
-                let seconds = Seconds(*value);
-                line(text, format_args!("{name}{} {seconds}", braced(labels, "")));
+            (_, Kind::Counter | Kind::Histogram) => {
+                let mut counter = proto::Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
             }
-            Self::Histogram(snapshot) => encode_histogram(text, name, labels, snapshot),
         }
+        metric
     }
 }
 
+fn pair((name, value): &(String, String)) -> proto::LabelPair {
+    let mut pair = proto::LabelPair::default();
+    pair.set_name(name.clone());
+    pair.set_value(value.clone());
+    pair
+}
+
 /// Cumulative buckets, one for each power of two: half of those recorded, which is fine enough.
-fn encode_histogram(text: &mut String, name: &str, labels: &str, snapshot: &HistogramSnapshot) {
+fn distribution(snapshot: &HistogramSnapshot) -> proto::Histogram {
     let mut count = 0;
+    let mut buckets = Vec::with_capacity(BUCKET_COUNT / 2);
     for (index, bucket) in snapshot.buckets.iter().enumerate() {
         count += bucket;
         if index % 2 == 0
             && let Some(upper) = bucket_upper_nanoseconds(index)
         {
-            let bound = format!("le=\"{}\"", Seconds(upper));
-            let labels = braced(labels, &bound);
-            line(text, format_args!("{name}_bucket{labels} {count}"));
+            let mut exposed = proto::Bucket::default();
+            exposed.set_upper_bound(seconds(upper));
+            exposed.set_cumulative_count(count);
+            buckets.push(exposed);
         }
     }
-    let endless = braced(labels, "le=\"+Inf\"");
-    line(text, format_args!("{name}_bucket{endless} {count}"));
-    let labels = braced(labels, "");
-    let sum = Seconds(snapshot.sum_nanoseconds);
-    line(text, format_args!("{name}_sum{labels} {sum}"));
-    line(text, format_args!("{name}_count{labels} {count}"));
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets);
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(seconds(snapshot.sum_nanoseconds));
+    histogram
 }
 
-/// A duration in seconds, exact, without the zeros that say nothing.
-struct Seconds(u64);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
-        if fraction == 0 {
-            return write!(formatter, "{whole}");
-        }
-        let digits = format!("{fraction:09}");
-        write!(formatter, "{whole}.{}", digits.trim_end_matches('0'))
-    }
+fn seconds(nanoseconds: u64) -> f64 {
+    float(nanoseconds) / 1e9
 }
 
-fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
-    writeln!(text, "{content}").expect("a string takes whatever is written to it");
-}
-
-/// Labels in braces, with one more.
-fn braced(labels: &str, more: &str) -> String {
-    match (labels, more) {
-        ("", "") => String::new(),
-        ("", only) | (only, "") => format!("{{{only}}}"),
-        (labels, more) => format!("{{{labels},{more}}}"),
-    }
-}
-
-fn encode_labels(labels: Labels<'_>) -> String {
-    let mut text = String::new();
-    for (name, value) in labels {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text.push_str(name);
-        text.push_str("=\"");
-        value.chars().for_each(|letter| match letter {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            letter => text.push(letter),
-        });
-        text.push('"');
-    }
-    text
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the exposition format knows floats only; 53 bits are its precision"
+)]
+const fn float(value: u64) -> f64 {
+    value as f64
 }
 
 const _: () = assert!(BUCKET_COUNT.is_multiple_of(2));

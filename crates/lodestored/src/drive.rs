@@ -6,7 +6,7 @@ mod figures;
 use std::sync::Arc;
 
 use lode_api::v1::{DeviceHealth, DeviceState};
-use lode_bus::{Bus, DmaMemory, IovaSpace};
+use lode_bus::{DmaMemory, IovaSpace};
 use lode_nvme::{
     Controller, ControllerEvent, ControllerOptions, ControllerState, NamespaceQueue, QueueOptions,
 };
@@ -30,8 +30,6 @@ pub(crate) struct Drive {
     controller: Controller<EmulatedController>,
     /// When the controller itself wants to be polled, beside its queue.
     due: Instant,
-    /// When the device behind the bus has something to do by itself.
-    bus_due: Option<Instant>,
     registry: Arc<Registry>,
     figures: Arc<Figures>,
 }
@@ -86,7 +84,6 @@ impl Opener {
                     name: name.to_owned(),
                     controller,
                     due: Instant::ZERO,
-                    bus_due: None,
                     registry: Arc::clone(&self.registry),
                     figures,
                 };
@@ -125,9 +122,8 @@ impl Drive {
         &self.name
     }
 
-    /// Lets a device inside this process work, and the controller where it is due.
+    /// Moves the controller on where it is due. Its queue lets a device inside this process work.
     pub(crate) fn poll(&mut self, now: Instant) -> Due {
-        self.bus_due = self.controller.bus().advance(now);
         if now < self.due {
             return Due::Not;
         }
@@ -145,8 +141,8 @@ impl Drive {
     }
 
     /// When it wants to be polled although nothing was submitted.
-    pub(crate) fn next_deadline(&self) -> Instant {
-        self.bus_due.map_or(self.due, |due| due.min(self.due))
+    pub(crate) const fn next_deadline(&self) -> Instant {
+        self.due
     }
 
     /// Tells the device that it will be used no more, so that it keeps what it has cached.
