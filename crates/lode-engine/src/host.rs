@@ -143,6 +143,7 @@ impl<D: BlockDevice> PoolHost<D> {
 
     /// Every device's end that completes commands, then the stages behind it. Returns how much
     /// was found to do.
+    #[inline]
     pub(crate) fn poll(&mut self, core: &mut ShardCore) -> usize {
         let mut found = 0;
         for index in 0..self.lanes.len() {
@@ -183,6 +184,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Whether [`PoolHost::poll_deferred`] may have something to do.
+    #[inline]
     pub(crate) fn has_deferred_work(&self) -> bool {
         !self.deferred.is_empty()
             || !self.committing.is_empty()
@@ -213,6 +215,7 @@ impl<D: BlockDevice> PoolHost<D> {
             .min()
     }
 
+    #[inline]
     fn poll_lane(&mut self, lane: usize, core: &mut ShardCore) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let found = self.lanes[lane].poll(core.now, &mut completions);
@@ -228,6 +231,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Sends a command's completion to whom it belongs.
+    #[inline]
     fn dispatch(&mut self, device: DeviceIndex, completion: &Completion, core: &mut ShardCore) {
         match CommandOwner::of(completion.tag) {
             CommandOwner::Op {
@@ -381,6 +385,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Whether the strongest promise still holds: durable requests are refused otherwise.
+    #[inline]
     const fn can_promise(&self, durability: Durability) -> bool {
         matches!(durability, Durability::None) || !self.flush_failed
     }

@@ -54,11 +54,13 @@ impl<D: BlockDevice> Lane<D> {
         &self.name
     }
 
+    #[inline]
     pub(crate) fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
 
     /// The longest transfer of one command, in bytes.
+    #[inline]
     pub(crate) const fn transfer_max_bytes(&self) -> u32 {
         self.transfer_max_bytes
     }
@@ -76,11 +78,13 @@ impl<D: BlockDevice> Lane<D> {
     }
 
     /// Whether a request's command would be taken now.
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.device.in_flight() < self.data_limit
     }
 
     /// Submits a request's command, leaving the reserved slots alone.
+    #[inline]
     pub(crate) fn submit_data(&mut self, request: Request) -> Result<(), NotSubmitted> {
         if !self.has_room() {
             return Err(NotSubmitted::Full);
@@ -89,6 +93,7 @@ impl<D: BlockDevice> Lane<D> {
     }
 
     /// Submits a command of the journal or of a flush, which may take the last slot.
+    #[inline]
     pub(crate) fn submit_reserved(&mut self, request: Request) -> Result<(), NotSubmitted> {
         let Err(rejected) = self.device.submit(request) else {
             self.is_dirty = true;
@@ -104,6 +109,7 @@ impl<D: BlockDevice> Lane<D> {
     }
 
     /// Shows the device what was submitted: one doorbell for all of it.
+    #[inline]
     pub(crate) fn kick(&mut self) {
         if self.is_dirty {
             self.is_dirty = false;
@@ -112,6 +118,7 @@ impl<D: BlockDevice> Lane<D> {
     }
 
     /// Appends completions.
+    #[inline]
     pub(crate) fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
         let count = self.device.poll(now, completions);
         if count > 0 {

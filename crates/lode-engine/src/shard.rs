@@ -139,6 +139,7 @@ impl<D: BlockDevice> Shard<D> {
     /// # Errors
     /// Gives the request back when all slots are in use: the caller tries again after a
     /// completion.
+    #[inline]
     pub fn submit(&mut self, request: DataRequest) -> Result<(), DataRequest> {
         if !self.core.ops.has_room() {
             return Err(request);
@@ -194,6 +195,7 @@ impl<D: BlockDevice> Shard<D> {
 
     /// Looks at every device, carries on what can go on, and appends completions to
     /// `completions`. Returns how much was found to do.
+    #[inline]
     pub fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize {
         self.core.now = now;
         // What is completed from here on goes straight into the caller's list.
@@ -219,6 +221,7 @@ impl<D: BlockDevice> Shard<D> {
 
     /// Resumes the requests whose turn it is. Bounded by those that were ready at the start:
     /// what these make ready waits for the next poll.
+    #[inline]
     fn run_ready(&mut self) -> usize {
         let count = self.core.ready.len();
         for _ in 0..count {

@@ -133,13 +133,17 @@ pub const COUNTER_NAMES: [&str; 13] = [
 
 impl ShardStats {
     /// Counts a completion by its route; the first reason in the order of precedence names it.
+    #[inline]
     pub(crate) fn count_completion(&self, reasons: Reasons) {
+        if reasons.is_empty() {
+            self.completions_inline.increment();
+            return;
+        }
         let position = REASON_NAMES
             .iter()
             .position(|(reason, _)| reasons.intersects(*reason));
-        match position {
-            Some(position) => self.completions_deferred[position].increment(),
-            None => self.completions_inline.increment(),
+        if let Some(position) = position {
+            self.completions_deferred[position].increment();
         }
     }
 
@@ -202,6 +206,7 @@ impl VolumeStats {
     }
 
     /// Records the end of a request.
+    #[inline]
     pub(crate) fn record(
         &self,
         operation: DataOperation,

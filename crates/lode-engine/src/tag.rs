@@ -27,6 +27,7 @@ pub(crate) const SECTOR_BYTES: u64 = 512;
 
 impl CommandOwner {
     /// Packs into a tag: bits 63:62 whose; 61:46 slot; 45:14 sector; 13:0 sectors.
+    #[inline]
     pub(crate) fn tag(self) -> Tag {
         Tag(match self {
             Self::Op {
@@ -44,6 +45,7 @@ impl CommandOwner {
         clippy::cast_possible_truncation,
         reason = "each field is cut to its width"
     )]
+    #[inline]
     pub(crate) const fn of(tag: Tag) -> Self {
         let slot = (tag.0 >> 46) as u16;
         match tag.0 >> 62 {

@@ -85,6 +85,7 @@ impl Volume {
     }
 
     /// Whether a barrier of another request covers part of the units.
+    #[inline]
     pub(crate) fn has_barrier(&self, op: OpIndex, first_unit: u64, end_unit: u64) -> bool {
         self.barrier_count > 0
             && self.held.iter().any(|held| {
@@ -174,6 +175,7 @@ impl VolumeTable {
     }
 
     /// The volume that a handle's slot and generation name.
+    #[inline]
     pub(crate) fn get_mut(&mut self, index: u16, generation: u32) -> Option<&mut Volume> {
         let slot = self.slots.get_mut(usize::from(index))?;
         slot.volume
@@ -182,6 +184,7 @@ impl VolumeTable {
     }
 
     /// The volume that a handle's slot and generation name.
+    #[inline]
     pub(crate) fn get(&self, index: u16, generation: u32) -> Option<&Volume> {
         let slot = self.slots.get(usize::from(index))?;
         slot.volume

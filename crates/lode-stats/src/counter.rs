@@ -15,17 +15,20 @@ impl Counter {
 
     /// Adds `amount`; wraps around at 2^64. Only the owning thread calls this: two writers would
     /// lose counts.
+    #[inline]
     pub fn add(&self, amount: u64) {
         let value = self.0.load(Ordering::Relaxed).wrapping_add(amount);
         self.0.store(value, Ordering::Relaxed);
     }
 
     /// Adds 1, as [`Counter::add`].
+    #[inline]
     pub fn increment(&self) {
         self.add(1);
     }
 
     /// The present value.
+    #[inline]
     #[must_use]
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -44,6 +47,7 @@ impl Gauge {
     }
 
     /// Sets the value.
+    #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }

@@ -24,6 +24,7 @@ impl DmaSpan {
     ///
     /// # Panics
     /// When the part does not lie inside the span.
+    #[inline]
     #[must_use]
     pub const fn part(self, offset: u32, length_bytes: u32) -> Self {
         let end = offset as u64 + length_bytes as u64;
@@ -75,6 +76,7 @@ impl DmaBuffer {
         clippy::cast_possible_truncation,
         reason = "cut() bounds the length by u32::MAX, and an offset lies inside the memory"
     )]
+    #[inline]
     pub fn span(&self) -> DmaSpan {
         DmaSpan {
             iova: Iova::new(self.memory.iova().get() + self.offset as u64),
@@ -83,6 +85,7 @@ impl DmaBuffer {
     }
 
     /// The length in bytes.
+    #[inline]
     #[must_use]
     pub const fn length_bytes(&self) -> usize {
         self.length_bytes

@@ -19,6 +19,7 @@ use crate::request::DataOperation;
 impl<D: BlockDevice> PoolHost<D> {
     /// Gives a request memory for its ends when it needs some. `false` when it was parked until
     /// there is some.
+    #[inline]
     pub(super) fn take_edges(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
         let op = core.ops.get(index);
         let handle = op.volume;
@@ -103,6 +104,7 @@ impl<D: BlockDevice> PoolHost<D> {
 }
 
 /// Where in the memory for the ends the unit of byte `at` lies, when it is one of them.
+#[inline]
 pub(super) fn edge_offset(op: &Op, at: u64) -> Option<usize> {
     op.edges.as_ref()?;
     let unit = at / UNIT;

@@ -19,6 +19,7 @@ use crate::request::{DataCompletion, DataOperation};
 impl<D: BlockDevice> PoolHost<D> {
     /// Routes a request whose commands of this step have all ended. Runs in the poller's
     /// completion loop: here nothing is recorded, committed or waited for.
+    #[inline]
     pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
         let op = core.ops.get_mut(index);
         if op.failure.is_some() {
@@ -27,7 +28,7 @@ impl<D: BlockDevice> PoolHost<D> {
         }
         match op.step {
             Step::Read => {
-                if let Some(buffer) = &op.buffer {
+                if let (Some(buffer), Some(_)) = (&op.buffer, &op.edges) {
                     copy_out(op, buffer);
                 }
                 self.complete(index, Ok(Durability::None), core);
@@ -288,6 +289,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Ends a request: everything that it held is let go of, its owner is told.
+    #[inline]
     pub(super) fn complete(
         &mut self,
         index: OpIndex,

@@ -14,6 +14,7 @@ use crate::volume::{Hold, Volume};
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Checks what a request says about itself. Cheap and without effect.
+    #[inline]
     pub(crate) fn check(&self, request: &DataRequest) -> Result<Durability, IoError> {
         let handle = request.volume;
         let volume = self
@@ -46,6 +47,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Starts a request, or resumes one that waited before its commands were known.
+    #[inline]
     pub(crate) fn start(&mut self, index: OpIndex, core: &mut ShardCore) {
         if !self.admit(index, core) {
             return;
@@ -86,6 +88,7 @@ impl<D: BlockDevice> PoolHost<D> {
 
     /// Lets a request past the barriers of its volume, or parks it. A barrier itself also waits
     /// for what is in flight in its range.
+    #[inline]
     fn admit(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
         let op = core.ops.get_mut(index);
         let Some(volume) = self.volumes.get_mut(op.volume.slot, op.volume.generation) else {
@@ -117,6 +120,7 @@ impl<D: BlockDevice> PoolHost<D> {
         true
     }
 
+    #[inline]
     fn start_read(&mut self, index: OpIndex, core: &mut ShardCore) {
         let mut pieces = Pieces::new();
         if !self.look_up(index, &mut pieces, core) {
@@ -178,6 +182,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Finds how the range of a request is mapped. `false` when the request was parked or ended.
+    #[inline]
     pub(super) fn look_up(
         &mut self,
         index: OpIndex,
@@ -199,6 +204,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Goes on after a lookup, or parks or ends the request.
+    #[inline]
     pub(super) fn looked_up(
         &mut self,
         index: OpIndex,
@@ -350,6 +356,7 @@ fn watch_overlapping(barrier: OpIndex, core: &mut ShardCore) -> bool {
     any
 }
 
+#[inline]
 fn check_range(request: &DataRequest, volume: &Volume) -> Result<(), IoError> {
     let (offset_bytes, length_bytes) = (request.offset_bytes, request.length_bytes);
     if length_bytes == 0 {
@@ -413,6 +420,7 @@ fn widen(op: &mut Op, pieces: &[Piece]) {
 }
 
 /// The bytes that the commands of a request cover: whole units where its ends are fetched.
+#[inline]
 const fn fetched(op: &Op) -> (u64, u64) {
     if op.edges.is_none() {
         return (op.offset, op.range_end());
@@ -421,10 +429,12 @@ const fn fetched(op: &Op) -> (u64, u64) {
 }
 
 /// Whether a write goes where the piece lies.
+#[inline]
 pub(super) fn is_in_place(piece: &Piece) -> bool {
     piece.kind == PieceKind::Written && !piece.flags.contains(lode_extent::PieceFlags::SHARED)
 }
 
+#[inline]
 pub(super) const fn is_barrier(operation: DataOperation) -> bool {
     matches!(
         operation,
@@ -433,6 +443,7 @@ pub(super) const fn is_barrier(operation: DataOperation) -> bool {
 }
 
 /// The number of whole units that reach up to byte `end`.
+#[inline]
 pub(super) const fn units_to(end: u64) -> u64 {
     end.div_ceil(UNIT)
 }

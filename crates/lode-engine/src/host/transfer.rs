@@ -57,6 +57,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Submits what is left of the present step along `pieces`.
+    #[inline]
     pub(super) fn transfer_pieces(
         &mut self,
         index: OpIndex,
@@ -103,6 +104,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Submits the command that begins at the request's cursor and ends at `end` at the latest.
+    #[inline]
     pub(super) fn submit_stretch(
         &mut self,
         index: OpIndex,
@@ -135,6 +137,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Notes what became of a command.
+    #[inline]
     fn submitted(
         &mut self,
         index: OpIndex,
@@ -219,6 +222,7 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// Ends the step when nothing of it is left, as when a read met only holes.
+    #[inline]
     pub(super) fn finish_if_done(&mut self, index: OpIndex, core: &mut ShardCore) {
         if core.ops.get(index).is_step_done() {
             self.step_done(index, core);
@@ -247,6 +251,7 @@ fn fill_hole(op: &mut Op, end: u64) {
 
 /// Up to where the request's own memory holds its data: an end that is fetched whole lies
 /// elsewhere.
+#[inline]
 fn middle_end(op: &Op) -> u64 {
     match edge_offset(op, op.range_end() - 1) {
         Some(_) => op.range_end() / UNIT * UNIT,
@@ -271,6 +276,7 @@ fn allocated(op: &Op, unit: u64) -> (PoolBlock, u64) {
 
 /// The memory of the command that begins at the cursor, and its length: it ends where the
 /// request's own data begin or end, since zeros and fetched ends come from elsewhere.
+#[inline]
 fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
     let cursor = op.cursor;
     if let (Some(at), Some(edges)) = (edge_offset(op, cursor), &op.edges) {
@@ -303,6 +309,7 @@ fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
     )
 }
 
+#[inline]
 const fn operation_of(op: &Op) -> Operation {
     match (op.step, op.command) {
         (Step::Write, DataCommand::WriteThrough) => Operation::WriteThrough,
@@ -331,6 +338,7 @@ pub(super) fn whole_units_end(end: u64, size_bytes: u64) -> u64 {
     }
 }
 
+#[inline]
 fn narrow(value: u64) -> u32 {
     u32::try_from(value).expect("a position within one request fits 32 bits")
 }
