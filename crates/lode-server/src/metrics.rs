@@ -133,6 +133,9 @@ impl Families {
     }
 
     /// The text of the scrape.
+    ///
+    /// # Panics
+    /// Never: a family is made together with its name and its first figure.
     #[must_use]
     pub fn encode(&self) -> String {
         let families: Vec<_> = self
