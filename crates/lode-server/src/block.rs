@@ -5,11 +5,13 @@
 //!  io.rs            one stream: requests in, answers out, in the order in which they end
 //!  read_stream.rs   a range as a sequence of chunks
 //!  write_stream.rs  a sequence of chunks to a range
-//!  routes.rs        the generated service, with Io's own codec
+//!  outgoing.rs      a codec that writes data from DMA buffers
+//!  routes.rs        the generated service, with that codec for the two streams of data
 //!  transfer.rs      one request to the shard, and its failure with all that is known about it
 //! ```
 
 mod io;
+mod outgoing;
 mod read_stream;
 mod routes;
 mod transfer;
@@ -19,7 +21,7 @@ mod write_stream;
 use std::pin::Pin;
 
 use futures_core::Stream;
-use futures_util::TryStreamExt;
+use futures_util::StreamExt;
 use lode_api::v1::block_service_server::BlockService;
 use lode_api::v1::{
     CompareAndWriteRequest, CompareAndWriteResponse, DiscardRequest, DiscardResponse, FlushRequest,
@@ -30,6 +32,7 @@ use lode_api::v1::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::block::io::IoStream;
+use crate::block::outgoing::Outgoing;
 
 pub(crate) use routes::BlockRoutes;
 
@@ -89,9 +92,10 @@ impl BlockService for Blocks {
         &self,
         request: Request<Streaming<IoRequest>>,
     ) -> Result<Response<Self::IoStream>, Status> {
-        // Calls over a connection pass by here: their answers have a codec of their own.
+        // Calls over a connection pass by here and by `read_stream`: see routes.rs.
         let stream = IoStream::open(request.into_inner()).await?;
-        Ok(Response::new(Box::pin(stream.map_ok(IoResponse::from))))
+        let messages = stream.map(|answer| answer.and_then(Outgoing::into_message));
+        Ok(Response::new(Box::pin(messages)))
     }
 
     async fn read_stream(
@@ -99,7 +103,8 @@ impl BlockService for Blocks {
         request: Request<ReadStreamRequest>,
     ) -> Result<Response<Self::ReadStreamStream>, Status> {
         let stream = read_stream::open(request.into_inner()).await?;
-        Ok(Response::new(Box::pin(stream)))
+        let messages = stream.map(|chunk| chunk.and_then(Outgoing::into_message));
+        Ok(Response::new(Box::pin(messages)))
     }
 
     async fn write_stream(

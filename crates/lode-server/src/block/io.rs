@@ -11,7 +11,6 @@
 //! 3. When the client vanishes the stream is dropped: what is under way ends on its own and its
 //!    buffers go back.
 
-mod message;
 mod open;
 mod outstanding;
 mod parse;
@@ -27,11 +26,14 @@ use lode_reactor::gateway::{IoAnswer, PooledBuffer, Session, TakeBuffer, take_bu
 use lode_units::limits::IO_LENGTH_MAX_BYTES;
 use tonic::{Status, Streaming};
 
-pub(super) use crate::block::io::message::{IoCodec, IoMessage};
 use crate::block::io::outstanding::Outstanding;
 use crate::block::io::parse::{Parsed, parse};
+use crate::block::outgoing::{Data, Outgoing};
 use crate::block::transfer::{Command, Target, fill};
 use crate::failure::Failure;
+
+/// An answer on its way out.
+pub(super) type IoMessage = Outgoing<IoResponse>;
 
 /// An Io stream whose volume is open.
 pub(super) struct IoStream {
@@ -161,9 +163,9 @@ impl IoStream {
             }
         };
         if command.operation == DataOperation::Read {
-            return IoMessage::of_read(tag, answer.buffer, answer.copied, command.buffer_length());
+            return read_message(tag, answer.buffer, answer.copied, command.buffer_length());
         }
-        IoMessage::Plain(IoResponse {
+        Outgoing::Plain(IoResponse {
             tag,
             result: Some(Outcome::Durability(Durability::from(durability).into())),
         })
@@ -197,13 +199,36 @@ impl Stream for IoStream {
     }
 }
 
+/// The answer to a read of `length` bytes, which lie in `buffer` or were copied out of it.
+fn read_message(
+    tag: u64,
+    buffer: Option<PooledBuffer>,
+    copied: Option<Vec<u8>>,
+    length: usize,
+) -> IoMessage {
+    match buffer {
+        Some(buffer) => Outgoing::Data(Data {
+            tag,
+            field: DATA_FIELD,
+            buffer,
+            length,
+        }),
+        None => Outgoing::Plain(IoResponse {
+            tag,
+            result: Some(Outcome::Data(copied.unwrap_or_default().into())),
+        }),
+    }
+}
+
 fn refusal(tag: u64, failure: Failure) -> IoMessage {
-    IoMessage::Plain(IoResponse {
+    Outgoing::Plain(IoResponse {
         tag,
         result: Some(Outcome::Error(failure.into_io_error())),
     })
 }
 
+/// The number of the field `data` in `IoResponse`.
+pub(super) const DATA_FIELD: u32 = 2;
 /// The most bytes of requests and answers that one stream holds; further requests wait.
 const BYTES_MAX: usize = 16 << 20;
 const _: () = assert!(BYTES_MAX as u64 >= IO_LENGTH_MAX_BYTES);

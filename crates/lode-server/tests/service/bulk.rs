@@ -1,15 +1,16 @@
 //! Streamed reads and writes.
 
+use lode_api::v1::block_service_client::BlockServiceClient;
 use lode_api::v1::read_stream_response::Content as ReadContent;
 use lode_api::v1::write_stream_request::Content;
 use lode_api::v1::{
-    Durability, ErrorReason, ReadStreamRequest, ReadStreamResponse, WriteStreamOpen,
+    Durability, ErrorReason, ReadRequest, ReadStreamRequest, ReadStreamResponse, WriteStreamOpen,
     WriteStreamRequest, WriteStreamResponse,
 };
 use lode_engine::IoError;
 use tonic::{Code, Status, Streaming};
 
-use crate::fixture::{Fixture, VOLUME, VOLUME_BYTES, failed, run};
+use crate::fixture::{Fixture, VOLUME, VOLUME_BYTES, connect, failed, run};
 
 fn opening(offset_bytes: u64, durability: Durability) -> Content {
     Content::Open(WriteStreamOpen {
@@ -260,6 +261,45 @@ fn a_client_that_leaves_a_streamed_read_leaves_nothing_behind() {
         }
         drop(stream);
         fixture.hold(false);
+        fixture.stop().await;
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_their_chunks_keep_no_buffers_from_others() {
+    run(async {
+        let fixture = Fixture::new().await;
+        let mut messages = vec![opening(0, Durability::None)];
+        messages.extend((0..8).map(|_| Content::Data(pattern(1 << 20).into())));
+        write(&fixture, messages).await.expect("written");
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            // Streams of one connection would wait for its window, not for a buffer.
+            let mut blocks = BlockServiceClient::new(connect(fixture.address).await);
+            let request = ReadStreamRequest {
+                volume: VOLUME.into(),
+                ..ReadStreamRequest::default()
+            };
+            let begun = blocks.read_stream(request).await.expect("it begins");
+            streams.push(begun.into_inner());
+        }
+        // Together they ask for more buffers than there are.
+        while fixture.core.stats().buffer_waits.read() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut blocks = BlockServiceClient::new(connect(fixture.address).await);
+        for _ in 0..20 {
+            let request = ReadRequest {
+                volume: VOLUME.into(),
+                length_bytes: 1 << 20,
+                ..ReadRequest::default()
+            };
+            blocks.read(request).await.expect("a buffer is found");
+        }
+        for stream in streams {
+            let (bytes, zeroes) = collect(stream).await;
+            assert_eq!((bytes.len() as u64, zeroes), (VOLUME_BYTES, 0));
+        }
         fixture.stop().await;
     });
 }

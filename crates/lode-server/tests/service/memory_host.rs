@@ -1,6 +1,7 @@
 //! A stand-in for a shard: one pool with volumes in memory, and a script for what goes wrong.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -304,25 +305,34 @@ impl Volume {
 
     fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
-        for (index, byte) in data.iter_mut().enumerate() {
-            let at = usize::try_from(offset).expect("small volumes") + index;
-            if let Some(unit) = self.units.get(&((at / UNIT) as u64)) {
-                *byte = unit[at % UNIT];
+        for (unit, within, range) in parts(offset, length) {
+            if let Some(held) = self.units.get(&unit) {
+                data[range.clone()].copy_from_slice(&held[within..within + range.len()]);
             }
         }
         data
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
-        for (index, byte) in data.iter().enumerate() {
-            let at = usize::try_from(offset).expect("small volumes") + index;
-            let unit = self
-                .units
-                .entry((at / UNIT) as u64)
-                .or_insert_with(|| vec![0; UNIT]);
-            unit[at % UNIT] = *byte;
+        for (unit, within, range) in parts(offset, data.len()) {
+            let held = self.units.entry(unit).or_insert_with(|| vec![0; UNIT]);
+            held[within..within + range.len()].copy_from_slice(&data[range]);
         }
     }
+}
+
+/// The parts of a range by unit: the unit, where the part begins in it, and which bytes it is.
+fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+    let offset = usize::try_from(offset).expect("small volumes");
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let within = (offset + done) % UNIT;
+        let part = (UNIT - within).min(length - done);
+        let unit = ((offset + done) / UNIT) as u64;
+        let range = done..done + part;
+        done += part;
+        (part > 0).then_some((unit, within, range))
+    })
 }
 
 fn copy(buffer: &DmaBuffer, offset: usize, length: usize) -> Vec<u8> {

@@ -7,8 +7,9 @@ use lode_reactor::gateway::Session;
 use lode_units::limits::STREAM_REQUESTS_MAX;
 use tonic::{Status, Streaming};
 
+use crate::block::io::IoStream;
 use crate::block::io::outstanding::Outstanding;
-use crate::block::io::{IoMessage, IoStream};
+use crate::block::outgoing::Outgoing;
 use crate::block::transfer::Target;
 use crate::failure::Failure;
 use crate::open;
@@ -36,7 +37,7 @@ impl IoStream {
             block_size_bytes: status.info.block_size.bytes(),
             durability: Durability::from(durability_of(status.info.sync)).into(),
         };
-        let ready = IoMessage::Plain(IoResponse {
+        let ready = Outgoing::Plain(IoResponse {
             tag,
             result: Some(Outcome::Opened(opened)),
         });
