@@ -69,6 +69,29 @@ fn the_example_configuration_parses_with_its_comments_taken_away() {
     assert!(checked.status.success(), "{}", said(&checked));
 }
 
+#[test]
+fn the_example_configuration_shows_every_key_that_has_a_value_by_default() {
+    let printed = run(Command::new(program("lodestored"))
+        .args(["--print-config", "--config"])
+        .arg(shipped("lodestored.toml")));
+    assert!(printed.status.success(), "{}", said(&printed));
+    let example = text_of("lodestored.toml");
+    let all = String::from_utf8_lossy(&printed.stdout);
+    let keys: Vec<&str> = all
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(key, _)| key)
+        .collect();
+    assert!(keys.len() > 10, "{all}");
+    for key in keys {
+        let is_shown = example.lines().any(|line| {
+            line.trim_start_matches("# ")
+                .starts_with(&format!("{key} = "))
+        });
+        assert!(is_shown, "{key} is missing");
+    }
+}
+
 fn is_setting(line: &str) -> bool {
     line.split_once(" = ")
         .is_some_and(|(key, _)| !key.is_empty() && !key.contains(' '))
