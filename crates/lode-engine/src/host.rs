@@ -2,15 +2,20 @@
 //! are under way on them.
 //!
 //! ```text
-//!  start.rs     admit → look up → classify → reserve
+//!  check.rs     what a request says about itself
+//!  start.rs     admit → look up → classify
+//!  reserve.rs   space and units for what is not in place
+//!  edges.rs     blocks smaller than the device's
 //!  transfer.rs  cut into commands → submit
 //!  settle.rs    completed: inline ─► out
 //!               completed: deferred ─► record → flush, commit ─► out
 //!  control.rs   create, resize, delete, list
 //! ```
 
+mod check;
 mod control;
 mod edges;
+mod reserve;
 mod settle;
 mod start;
 mod transfer;

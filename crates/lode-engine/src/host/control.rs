@@ -1,26 +1,28 @@
 //! Control requests: what concerns a volume as a whole. Each is a small state machine that is
 //! looked at in every poll until it has ended.
 
+mod delete;
+mod extents;
+mod resize;
+
 use std::sync::Arc;
 
 use lode_block::{BlockDevice, Durability};
 use lode_extent::{
-    ExtentError, LogicalBlock, LookupError, PoolState, RequestId, Ticket, VolumeId, VolumeInfo,
-    VolumeSpec,
+    ExtentError, LogicalBlock, PoolState, RequestId, Ticket, VolumeId, VolumeInfo, VolumeSpec,
 };
 
-use super::start::{UNIT, units_to};
-use super::{Pieces, PoolHost};
+use super::PoolHost;
 use crate::control::{
-    Completion, ControlError, ControlReply, ControlRequest, Extent, Shrink, VolumeName,
-    VolumeStatus,
+    Completion, ControlError, ControlReply, ControlRequest, VolumeName, VolumeStatus,
 };
 use crate::core::ShardCore;
 use crate::error::IoError;
-use crate::op::Owner;
-use crate::request::{DataOperation, DataRequest, Token, VolumeHandle};
+use crate::request::{Token, VolumeHandle};
 use crate::stats::VolumeStats;
 use crate::volume::Volume;
+
+use resize::Resize;
 
 /// The control requests under way on one pool.
 #[derive(Debug)]
@@ -63,14 +65,6 @@ enum ControlStep {
     },
     /// A change is to become durable; then the answer is given.
     Commit { ticket: Ticket, answer: Answer },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Resize {
-    volume: VolumeHandle,
-    id: VolumeId,
-    old_bytes: u64,
-    new_bytes: u64,
 }
 
 /// What to answer once a change is durable.
@@ -312,14 +306,6 @@ impl<D: BlockDevice> PoolHost<D> {
         }
     }
 
-    fn refused_resize(&mut self, resize: &Resize, error: ExtentError) -> Progress {
-        let progress = self.refused(error);
-        if matches!(progress, Progress::Ended(_)) {
-            self.end_resize(resize, resize.old_bytes);
-        }
-        progress
-    }
-
     /// Finds a volume by name and opens it.
     fn open(&mut self, name: &VolumeName, core: &ShardCore) -> Result<VolumeStatus, ControlError> {
         let unknown = || ControlError::UnknownVolume {
@@ -360,156 +346,6 @@ impl<D: BlockDevice> PoolHost<D> {
         })
     }
 
-    fn begin_resize(
-        &mut self,
-        name: &VolumeName,
-        new_bytes: u64,
-        shrink: Shrink,
-        core: &ShardCore,
-    ) -> Result<ControlStep, ControlError> {
-        let status = self.open(name, core)?;
-        let current_bytes = status.info.size_bytes;
-        if new_bytes < current_bytes && shrink == Shrink::Refuse {
-            return Err(ControlError::WouldShrink {
-                size_bytes: new_bytes,
-                current_bytes,
-            });
-        }
-        if new_bytes == 0 || !status.info.block_size.divides(new_bytes) {
-            return Err(ExtentError::InvalidSize {
-                size_bytes: new_bytes,
-            }
-            .into());
-        }
-        let volume = self.claim(status.handle, name)?;
-        // From here on nothing new reaches the part that goes.
-        volume.size_bytes = current_bytes.min(new_bytes);
-        Ok(ControlStep::Resize {
-            resize: Resize {
-                volume: status.handle,
-                id: status.info.id,
-                old_bytes: current_bytes,
-                new_bytes,
-            },
-        })
-    }
-
-    /// One step of a resize: the tail of the last unit is zeroed first, so that a later growth
-    /// shows zeros there. The next step, or `None` to wait.
-    fn resize(
-        &mut self,
-        slot: usize,
-        resize: &Resize,
-        core: &mut ShardCore,
-    ) -> Result<Option<ControlStep>, ExtentError> {
-        let handle = resize.volume;
-        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
-            return Err(ExtentError::UnknownVolume { volume: resize.id });
-        };
-        let shrinks = resize.new_bytes < resize.old_bytes;
-        if shrinks && volume.size_bytes == resize.new_bytes {
-            // Requests admitted before may still use the part that goes: they end first.
-            if volume.active > 0 {
-                return Ok(None);
-            }
-            let tail_end = (units_to(resize.new_bytes) * UNIT).min(resize.old_bytes);
-            if tail_end > resize.new_bytes {
-                if !core.ops.has_room() {
-                    return Ok(None);
-                }
-                volume.size_bytes = tail_end;
-                let request = zero_tail(handle, resize.new_bytes, tail_end);
-                let owner = Owner::Control(u16::try_from(slot).unwrap_or(u16::MAX));
-                let index = core.ops.take_up(owner, request, Durability::Data, core.now);
-                let index = core.queued(index);
-                core.wake(index);
-                let next = ControlStep::Zero {
-                    resize: *resize,
-                    outcome: None,
-                };
-                return Ok(Some(next));
-            }
-        }
-        let ticket = self.pool.resize_volume(resize.id, resize.new_bytes)?;
-        self.end_resize(resize, resize.new_bytes);
-        Ok(Some(ControlStep::Commit {
-            ticket,
-            answer: Answer::Volume(resize.id),
-        }))
-    }
-
-    fn end_resize(&mut self, resize: &Resize, size_bytes: u64) {
-        let handle = resize.volume;
-        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-            volume.size_bytes = size_bytes;
-            volume.is_changing = false;
-        }
-    }
-
-    fn begin_delete(
-        &mut self,
-        name: &VolumeName,
-        request: Option<RequestId>,
-        core: &ShardCore,
-    ) -> Result<ControlStep, ControlError> {
-        // The retry of a deletion is answered alike, whoever bears the name by now.
-        if let Some(request) = &request
-            && let Some(ticket) = self.pool.deleted_by(&name.volume, request)?
-        {
-            return Ok(ControlStep::Commit {
-                ticket,
-                answer: Answer::Done,
-            });
-        }
-        let status = self.open(name, core)?;
-        let volume = self.claim(status.handle, name)?;
-        volume.is_closing = true;
-        Ok(ControlStep::Delete {
-            volume: status.handle,
-            id: status.info.id,
-            request,
-        })
-    }
-
-    /// One step of a deletion: its requests end first. The next step, or `None` to wait.
-    fn delete(
-        &mut self,
-        handle: VolumeHandle,
-        id: VolumeId,
-        request: Option<&RequestId>,
-        core: &mut ShardCore,
-    ) -> Result<Option<ControlStep>, ExtentError> {
-        let active = self
-            .volumes
-            .get(handle.slot, handle.generation)
-            .map_or(0, |volume| volume.active);
-        if active > 0 {
-            return Ok(None);
-        }
-        let outcome = self.pool.delete_volume(id, request);
-        if let Err(ExtentError::NotResident(_) | ExtentError::JournalFull) = outcome {
-            return outcome.map(|_| None);
-        }
-        let ticket = match outcome {
-            Ok(ticket) => ticket,
-            Err(error) => {
-                if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-                    volume.is_closing = false;
-                    volume.is_changing = false;
-                }
-                return Err(error);
-            }
-        };
-        if let Some(volume) = self.volumes.remove(handle.slot) {
-            core.stats.remove_volume(&volume.stats);
-            core.ready.extend(volume.blocked);
-        }
-        Ok(Some(ControlStep::Commit {
-            ticket,
-            answer: Answer::Done,
-        }))
-    }
-
     /// Reserves a volume for one change at a time.
     fn claim(
         &mut self,
@@ -528,27 +364,6 @@ impl<D: BlockDevice> PoolHost<D> {
         volume.is_changing = true;
         Ok(volume)
     }
-
-    fn list_extents(&mut self, handle: VolumeHandle, first: LogicalBlock, count: u32) -> Progress {
-        let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
-            return Progress::Ended(Err(ControlError::StaleHandle));
-        };
-        let units = units_to(volume.size_bytes);
-        let left = units.saturating_sub(first.get()).min(u64::from(count));
-        let count = u32::try_from(left).unwrap_or(u32::MAX);
-        if count == 0 {
-            return Progress::Ended(Ok(ControlReply::Extents(Vec::new())));
-        }
-        let mut pieces = Pieces::new();
-        match self.pool.lookup(volume.id, first, count, &mut pieces) {
-            Ok(()) => Progress::Ended(Ok(ControlReply::Extents(merge(&pieces)))),
-            Err(LookupError::NotResident(missing)) => {
-                self.pool.load(missing);
-                Progress::Waits
-            }
-            Err(_) => Progress::Ended(Err(ControlError::Io(IoError::Damaged))),
-        }
-    }
 }
 
 /// What one look at a control request found.
@@ -559,34 +374,6 @@ enum Progress {
     Waits,
     /// It has ended.
     Ended(Result<ControlReply, ControlError>),
-}
-
-/// Pieces as a client sees them: neighbours of one kind are one extent.
-fn merge(pieces: &Pieces) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        match extents.last_mut() {
-            Some(last) if last.kind == piece.kind => last.count += piece.count,
-            _ => extents.push(Extent {
-                kind: piece.kind,
-                first: piece.logical,
-                count: piece.count,
-            }),
-        }
-    }
-    extents
-}
-
-fn zero_tail(volume: VolumeHandle, start: u64, end: u64) -> DataRequest {
-    DataRequest {
-        token: Token(0),
-        volume,
-        operation: DataOperation::WriteZeroes,
-        durability: Durability::Data,
-        offset_bytes: start,
-        length_bytes: end - start,
-        buffer: None,
-    }
 }
 
 /// The most control requests under way on one pool.

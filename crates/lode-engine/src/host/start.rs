@@ -1,51 +1,18 @@
-//! From an admitted request to its commands: check, look up, classify, reserve.
+//! From a request to its first commands: past the barriers, looked up, classified.
 
 use lode_block::{BlockDevice, Durability};
-use lode_extent::{ExtentError, LogicalBlock, LookupError, Piece, PieceKind, PoolState};
-use lode_units::limits::{ALLOCATION_UNIT_BYTES, IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
+use lode_extent::{LogicalBlock, LookupError, Piece, PieceKind};
+use lode_units::limits::ALLOCATION_UNIT_BYTES;
 
 use super::{Pieces, PoolHost};
 use crate::classify::{PieceFacts, Reasons, WriteFacts, classify_write};
-use crate::core::{COMPARE_MAX_BYTES, ShardCore};
+use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::op::{Op, OpIndex, Step};
-use crate::request::{DataOperation, DataRequest};
-use crate::volume::{Hold, Volume};
+use crate::request::DataOperation;
+use crate::volume::Hold;
 
 impl<D: BlockDevice> PoolHost<D> {
-    /// Checks what a request says about itself. Cheap and without effect.
-    #[inline]
-    pub(crate) fn check(&self, request: &DataRequest) -> Result<Durability, IoError> {
-        let handle = request.volume;
-        let volume = self
-            .volumes
-            .get(handle.slot, handle.generation)
-            .filter(|volume| !volume.is_closing)
-            .ok_or(IoError::UnknownVolume)?;
-        let durability = request.durability.max(volume.durability);
-        if request.operation == DataOperation::Read {
-            check_range(request, volume)?;
-            return Ok(Durability::None);
-        }
-        if *self.pool.state() != PoolState::Ready {
-            return Err(IoError::PoolUnavailable);
-        }
-        if request.operation == DataOperation::Flush {
-            let can_flush = self.can_promise(Durability::Data);
-            return if can_flush {
-                Ok(Durability::Data)
-            } else {
-                Err(IoError::FlushFailed)
-            };
-        }
-        check_range(request, volume)?;
-        if self.can_promise(durability) {
-            Ok(durability)
-        } else {
-            Err(IoError::FlushFailed)
-        }
-    }
-
     /// Starts a request, or resumes one that waited before its commands were known.
     #[inline]
     pub(crate) fn start(&mut self, index: OpIndex, core: &mut ShardCore) {
@@ -230,112 +197,6 @@ impl<D: BlockDevice> PoolHost<D> {
         core.stats.metadata_waits.increment();
         self.metadata_waiters.push_back(core.queued(index));
     }
-
-    /// Takes space for every piece that is not written in place. Widens the request to whole
-    /// units where its ends are new: what it does not write there must read as zeros. `false`
-    /// when the request was parked or ended.
-    fn reserve(&mut self, index: OpIndex, pieces: &[Piece], core: &mut ShardCore) -> bool {
-        if !self.hold_units(index, core) {
-            return false;
-        }
-        let op = core.ops.get_mut(index);
-        let handle = op.volume;
-        let volume = self.volumes.get(handle.slot, handle.generation);
-        let Some(id) = volume.map(|volume| volume.id) else {
-            self.complete(index, Err(IoError::UnknownVolume), core);
-            return false;
-        };
-        if op.allocations.is_empty() {
-            for piece in pieces.iter().filter(|piece| !is_in_place(piece)) {
-                match self.pool.allocate(id, piece.logical, piece.count) {
-                    Ok(allocation) => core.ops.get_mut(index).allocations.push(allocation),
-                    Err(error) => {
-                        self.reserve_failed(index, &error, core);
-                        return false;
-                    }
-                }
-            }
-        }
-        widen(core.ops.get_mut(index), pieces);
-        true
-    }
-
-    /// Holds the units of a write against other writes that hold theirs. `false` when the request
-    /// was parked until it can.
-    fn hold_units(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
-        let op = core.ops.get_mut(index);
-        if op.holds_range {
-            return true;
-        }
-        let (first, end) = (op.offset / UNIT, units_to(op.range_end()));
-        let handle = op.volume;
-        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
-            self.complete(index, Err(IoError::UnknownVolume), core);
-            return false;
-        };
-        if volume.is_held(index, first, end) {
-            op.step = Step::Start;
-            volume.blocked.push_back(core.queued(index));
-            core.stats.range_waits.increment();
-            return false;
-        }
-        op.holds_range = true;
-        volume.hold(index, first, end, Hold::Allocation);
-        true
-    }
-
-    fn is_sub_block(&self, index: OpIndex, core: &ShardCore) -> bool {
-        let handle = core.ops.get(index).volume;
-        let is_possible = self.device_block_bytes > SMALLEST_BLOCK_BYTES;
-        let volume = self.volumes.get(handle.slot, handle.generation);
-        is_possible && volume.is_some_and(|volume| volume.is_sub_block)
-    }
-
-    /// Parks a request that found no space or no metadata, or ends it.
-    fn reserve_failed(&mut self, index: OpIndex, error: &ExtentError, core: &mut ShardCore) {
-        self.cancel_allocations(index, core);
-        core.ops.get_mut(index).step = Step::Start;
-        match error {
-            ExtentError::NotResident(missing) => {
-                self.pool.load(*missing);
-                self.release_allocation_hold(index, core);
-                self.wait_for_metadata(index, core);
-            }
-            ExtentError::JournalFull => {
-                self.commit_wanted = true;
-                self.release_allocation_hold(index, core);
-                self.wait_for_metadata(index, core);
-            }
-            ExtentError::NoSpace { pending_blocks, .. } => {
-                let op = core.ops.get_mut(index);
-                if *pending_blocks == 0 || op.waited_for_space {
-                    self.complete(index, Err(IoError::NoSpace), core);
-                    return;
-                }
-                op.waited_for_space = true;
-                self.release_allocation_hold(index, core);
-                self.wait_for_space(index, core);
-            }
-            ExtentError::UnknownVolume { .. } => {
-                self.complete(index, Err(IoError::UnknownVolume), core);
-            }
-            ExtentError::ObjectDamaged { .. } => self.complete(index, Err(IoError::Damaged), core),
-            _ => self.complete(index, Err(IoError::PoolUnavailable), core),
-        }
-    }
-
-    /// Parks a request until what has been freed so far can be used again.
-    fn wait_for_space(&mut self, index: OpIndex, core: &mut ShardCore) {
-        self.commit_wanted = true;
-        let ticket = self.pool.recorded();
-        if ticket <= self.pool.durable() {
-            // Only a checkpoint frees what is pending now.
-            self.pool.checkpoint();
-            self.wait_for_metadata(index, core);
-        } else {
-            self.space_waiters.push_back((ticket, core.queued(index)));
-        }
-    }
 }
 
 /// Marks every other admitted request that overlaps the range of a barrier, so that its end
@@ -354,69 +215,6 @@ fn watch_overlapping(barrier: OpIndex, core: &mut ShardCore) -> bool {
         }
     }
     any
-}
-
-#[inline]
-fn check_range(request: &DataRequest, volume: &Volume) -> Result<(), IoError> {
-    let (offset_bytes, length_bytes) = (request.offset_bytes, request.length_bytes);
-    if length_bytes == 0 {
-        return Err(IoError::ZeroLength);
-    }
-    let length_max_bytes = match request.operation {
-        DataOperation::Read | DataOperation::Write | DataOperation::Flush => IO_LENGTH_MAX_BYTES,
-        DataOperation::CompareAndWrite => COMPARE_MAX_BYTES,
-        DataOperation::WriteZeroes | DataOperation::Discard => RANGE_LENGTH_MAX_BYTES,
-    };
-    if length_bytes > length_max_bytes {
-        return Err(IoError::TooLong {
-            length_bytes,
-            length_max_bytes,
-        });
-    }
-    if !volume.block_size.divides(offset_bytes | length_bytes) {
-        let block_size_bytes = volume.block_size.bytes();
-        return Err(IoError::Unaligned {
-            offset_bytes,
-            length_bytes,
-            block_size_bytes,
-        });
-    }
-    let size_bytes = volume.size_bytes;
-    if offset_bytes
-        .checked_add(length_bytes)
-        .is_none_or(|end| end > size_bytes)
-    {
-        return Err(IoError::OutOfRange {
-            offset_bytes,
-            length_bytes,
-            size_bytes,
-        });
-    }
-    let held = request
-        .buffer
-        .as_ref()
-        .map_or(0, |buffer| buffer.length_bytes() as u64);
-    let needed = match request.operation {
-        DataOperation::Read | DataOperation::Write => length_bytes,
-        DataOperation::CompareAndWrite => length_bytes * 2,
-        DataOperation::WriteZeroes | DataOperation::Discard | DataOperation::Flush => 0,
-    };
-    if held < needed {
-        Err(IoError::NoBuffer)
-    } else {
-        Ok(())
-    }
-}
-
-/// Lets a write cover the whole of its first and last unit where those are new.
-fn widen(op: &mut Op, pieces: &[Piece]) {
-    if pieces.first().is_some_and(|piece| !is_in_place(piece)) {
-        op.start = op.offset / UNIT * UNIT;
-    }
-    if pieces.last().is_some_and(|piece| !is_in_place(piece)) {
-        op.end = units_to(op.range_end()) * UNIT;
-    }
-    op.cursor = op.start;
 }
 
 /// The bytes that the commands of a request cover: whole units where its ends are fetched.
@@ -448,6 +246,4 @@ pub(super) const fn units_to(end: u64) -> u64 {
     end.div_ceil(UNIT)
 }
 
-/// The smallest block of any device: no volume's is smaller.
-const SMALLEST_BLOCK_BYTES: u32 = 512;
 pub(super) const UNIT: u64 = ALLOCATION_UNIT_BYTES;

@@ -63,7 +63,7 @@ impl Rig {
         let pool = if is_new {
             let spec = PoolSpec {
                 name: "tank".to_owned(),
-                existing: ExistingPool::Refuse,
+                existing: ExistingPool::Overwrite,
             };
             let mut random = SeededRandom::new(7);
             Pool::create(spec, &specs, &mut random, 0).expect("a pool fits the device")

@@ -213,3 +213,46 @@ fn a_retried_delete_is_answered_alike_and_leaves_a_namesake_alone() {
     );
     assert!(rig.open("v").is_ok(), "the namesake lives");
 }
+
+#[test]
+fn a_shrink_of_a_busy_volume_is_not_put_off_for_ever() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 65536));
+    let token = rig.token();
+    let request = ControlRequest::ResizeVolume {
+        volume: named("v"),
+        size_bytes: 65536,
+        shrink: Shrink::Allow,
+    };
+    rig.shard.control(token, request);
+    // Never a moment without a read in flight in the part that stays.
+    let mut reading = rig.submit(
+        volume,
+        DataOperation::Read,
+        (0, 4096),
+        Durability::None,
+        &[],
+    );
+    let mut rounds = 0;
+    let has_ended = |rig: &Rig| {
+        rig.done.iter().any(|done| {
+            matches!(done, lode_engine::Completion::Control { token: ended, .. } if *ended == token)
+        })
+    };
+    while !has_ended(&rig) {
+        let next = rig.submit(
+            volume,
+            DataOperation::Read,
+            (0, 4096),
+            Durability::None,
+            &[],
+        );
+        let done = rig.wait(reading);
+        rig.give_back(done.buffer.expect("a buffer"));
+        reading = next;
+        rounds += 1;
+        assert!(rounds < 10_000, "the shrink does not come to its end");
+    }
+    assert!(rig.control_outcome(token).is_ok());
+}

@@ -1,0 +1,98 @@
+//! What a request says about itself, checked before it takes anything.
+
+use lode_block::{BlockDevice, Durability};
+use lode_extent::PoolState;
+use lode_units::limits::{IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
+
+use super::PoolHost;
+use crate::core::COMPARE_MAX_BYTES;
+use crate::error::IoError;
+use crate::request::{DataOperation, DataRequest};
+use crate::volume::Volume;
+
+impl<D: BlockDevice> PoolHost<D> {
+    /// Checks what a request says about itself. Cheap and without effect.
+    #[inline]
+    pub(crate) fn check(&self, request: &DataRequest) -> Result<Durability, IoError> {
+        let handle = request.volume;
+        let volume = self
+            .volumes
+            .get(handle.slot, handle.generation)
+            .filter(|volume| !volume.is_closing)
+            .ok_or(IoError::UnknownVolume)?;
+        let durability = request.durability.max(volume.durability);
+        if request.operation == DataOperation::Read {
+            check_range(request, volume)?;
+            return Ok(Durability::None);
+        }
+        if *self.pool.state() != PoolState::Ready {
+            return Err(IoError::PoolUnavailable);
+        }
+        if request.operation == DataOperation::Flush {
+            let can_flush = self.can_promise(Durability::Data);
+            return if can_flush {
+                Ok(Durability::Data)
+            } else {
+                Err(IoError::FlushFailed)
+            };
+        }
+        check_range(request, volume)?;
+        if self.can_promise(durability) {
+            Ok(durability)
+        } else {
+            Err(IoError::FlushFailed)
+        }
+    }
+}
+
+#[inline]
+fn check_range(request: &DataRequest, volume: &Volume) -> Result<(), IoError> {
+    let (offset_bytes, length_bytes) = (request.offset_bytes, request.length_bytes);
+    if length_bytes == 0 {
+        return Err(IoError::ZeroLength);
+    }
+    let length_max_bytes = match request.operation {
+        DataOperation::Read | DataOperation::Write | DataOperation::Flush => IO_LENGTH_MAX_BYTES,
+        DataOperation::CompareAndWrite => COMPARE_MAX_BYTES,
+        DataOperation::WriteZeroes | DataOperation::Discard => RANGE_LENGTH_MAX_BYTES,
+    };
+    if length_bytes > length_max_bytes {
+        return Err(IoError::TooLong {
+            length_bytes,
+            length_max_bytes,
+        });
+    }
+    if !volume.block_size.divides(offset_bytes | length_bytes) {
+        let block_size_bytes = volume.block_size.bytes();
+        return Err(IoError::Unaligned {
+            offset_bytes,
+            length_bytes,
+            block_size_bytes,
+        });
+    }
+    let size_bytes = volume.size_bytes;
+    if offset_bytes
+        .checked_add(length_bytes)
+        .is_none_or(|end| end > size_bytes)
+    {
+        return Err(IoError::OutOfRange {
+            offset_bytes,
+            length_bytes,
+            size_bytes,
+        });
+    }
+    let held = request
+        .buffer
+        .as_ref()
+        .map_or(0, |buffer| buffer.length_bytes() as u64);
+    let needed = match request.operation {
+        DataOperation::Read | DataOperation::Write => length_bytes,
+        DataOperation::CompareAndWrite => length_bytes * 2,
+        DataOperation::WriteZeroes | DataOperation::Discard | DataOperation::Flush => 0,
+    };
+    if held < needed {
+        Err(IoError::NoBuffer)
+    } else {
+        Ok(())
+    }
+}
