@@ -48,6 +48,20 @@ pub(crate) struct Desk {
     is_stopping: Cell<bool>,
 }
 
+/// What is to be done once the end of a request has been taken in.
+enum Settlement {
+    Wake(Waker),
+    Nothing,
+    /// Nobody wanted the answer: its buffer, if it had one, is for those who wait.
+    BufferBack,
+}
+
+impl Settlement {
+    fn of(waker: Option<Waker>) -> Self {
+        waker.map_or(Self::Nothing, Self::Wake)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) slots: Slots,
@@ -255,11 +269,11 @@ impl Desk {
             Completion::Data(data) => (data.token, Ending::Data(data)),
             Completion::Control { token, result } => (token, Ending::Control(*result)),
         };
-        let waker = self.with(|state| state.settle(token, ending));
-        if let Some(waker) = waker {
-            waker.wake();
+        match self.with(|state| state.settle(token, ending)) {
+            Settlement::Wake(waker) => waker.wake(),
+            Settlement::Nothing => {}
+            Settlement::BufferBack => self.grant_buffers(),
         }
-        self.grant_buffers();
     }
 
     /// Takes a buffer back and serves who waits for one.
@@ -313,44 +327,32 @@ impl Desk {
 }
 
 impl State {
-    /// Takes in the end of a request and returns whom to wake.
-    fn settle(&mut self, token: Token, ending: Ending) -> Option<Waker> {
+    /// Takes in the end of a request.
+    fn settle(&mut self, token: Token, ending: Ending) -> Settlement {
         if self.buffers.is_short() {
             self.stay_awake();
         }
-        match self
+        let unwanted = match self
             .slots
             .answer(SlotKey::of_token(token), ending, self.turn)
         {
-            Delivery::Kept(waker) => waker,
+            Delivery::Kept(waker) => return Settlement::of(waker),
             Delivery::Session {
                 session,
                 mark,
-                answer,
-            } => self.deliver_to_session(session, mark, answer),
-            Delivery::Unwanted(answer) => {
-                self.discard(answer);
-                None
-            }
-        }
-    }
-
-    fn deliver_to_session(
-        &mut self,
-        session: SlotKey,
-        mark: u64,
-        answer: RawAnswer,
-    ) -> Option<Waker> {
-        let RawAnswer::Data(data) = answer else {
-            unreachable!("a session submits data requests only");
+                answer: RawAnswer::Data(settled),
+            } => match self.sessions.deliver(session, mark, settled) {
+                Ok(waker) => return Settlement::of(waker),
+                Err(closed) => RawAnswer::Data(closed),
+            },
+            Delivery::Session {
+                answer: RawAnswer::Control(_),
+                ..
+            } => unreachable!("a session submits data requests only"),
+            Delivery::Unwanted(answer) => answer,
         };
-        match self.sessions.deliver(session, mark, data) {
-            Ok(waker) => waker,
-            Err(unwanted) => {
-                self.discard(RawAnswer::Data(unwanted));
-                None
-            }
-        }
+        self.discard(unwanted);
+        Settlement::BufferBack
     }
 
     fn stay_awake(&mut self) {
