@@ -2,7 +2,7 @@
 
 use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{IovaSpace, PagePreference};
-use lode_engine::{DataOperation, PoolIndex, Shard, device_spec};
+use lode_engine::{DataOperation, PoolIndex, Shard, VolumeHandle, device_spec};
 use lode_extent::{ExistingPool, Pool, PoolSpec};
 use lode_units::{Instant, SeededRandom};
 
@@ -16,35 +16,7 @@ use crate::rounds::spread;
 /// queue depths 1 and 128.
 pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
     report.note("engine over a null device: classifier, extent map, routing; no data moved")?;
-    let space = IovaSpace::new();
-    let shard = Shard::new(&space, PagePreference::HugeIfReserved)?;
-    let specs = [
-        BufferPoolSpec {
-            length_bytes: 4096,
-            count: 256,
-        },
-        BufferPoolSpec {
-            length_bytes: 1 << 20,
-            count: 1,
-        },
-    ];
-    let buffers = BufferPool::new(&specs, &space, PagePreference::HugeIfReserved)?;
-    let mut device = NullDevice::new(4 << 30, 1024);
-    device.map(shard.memories().cloned().collect());
-    let spec = PoolSpec {
-        name: "bench".to_owned(),
-        existing: ExistingPool::Refuse,
-    };
-    let pool = Pool::create(spec, &[device_spec(&device)], &mut SeededRandom::new(1), 0)?;
-    let mut load = Load::new(shard, buffers, |_| {});
-    let index = load
-        .shard
-        .attach("bench", vec![("null".to_owned(), device)], pool);
-    load.until_ready(index)?;
-    let volume = load.full_volume("volume", SPAN_BYTES)?;
-    load.shard
-        .devices_mut(index)
-        .for_each(NullDevice::become_null);
+    let (mut load, index, volume) = mapped_volume(|_| {})?;
     for (name, operation) in [
         ("read", DataOperation::Read),
         ("write", DataOperation::Write),
@@ -85,6 +57,43 @@ pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A volume of 1 GiB, all of it mapped, over a device that has become null; `pump` is called
+/// before each poll.
+pub(crate) fn mapped_volume<P: FnMut(Instant)>(
+    pump: P,
+) -> anyhow::Result<(Load<NullDevice, P>, PoolIndex, VolumeHandle)> {
+    let space = IovaSpace::new();
+    let shard = Shard::new(&space, PagePreference::HugeIfReserved)?;
+    let specs = [
+        BufferPoolSpec {
+            length_bytes: 4096,
+            count: 256,
+        },
+        BufferPoolSpec {
+            length_bytes: 1 << 20,
+            count: 1,
+        },
+    ];
+    let buffers = BufferPool::new(&specs, &space, PagePreference::HugeIfReserved)?;
+    let mut device = NullDevice::new(4 << 30, 1024);
+    device.map(shard.memories().cloned().collect());
+    let spec = PoolSpec {
+        name: "bench".to_owned(),
+        existing: ExistingPool::Refuse,
+    };
+    let pool = Pool::create(spec, &[device_spec(&device)], &mut SeededRandom::new(1), 0)?;
+    let mut load = Load::new(shard, buffers, pump);
+    let index = load
+        .shard
+        .attach("bench", vec![("null".to_owned(), device)], pool);
+    load.until_ready(index)?;
+    let volume = load.full_volume("volume", SPAN_BYTES)?;
+    load.shard
+        .devices_mut(index)
+        .for_each(NullDevice::become_null);
+    Ok((load, index, volume))
+}
+
 fn kicks<P: FnMut(Instant)>(load: &mut Load<NullDevice, P>, pool: PoolIndex) -> u64 {
     load.shard
         .devices_mut(pool)
@@ -97,5 +106,5 @@ fn per(count: u64, operations: u64) -> f64 {
     count as f64 / operations.max(1) as f64
 }
 
-const SPAN_BYTES: u64 = 1 << 30;
+pub(crate) const SPAN_BYTES: u64 = 1 << 30;
 const OPERATIONS: u64 = 1_000_000;

@@ -2,11 +2,12 @@
 //! interleaved; absolute times are for orientation.
 
 #![expect(unsafe_code, reason = "the counting allocator, see counting.rs")]
-#![expect(clippy::print_stdout, reason = "figures are what this program is for")]
 
 mod counting;
 mod driver;
 mod engine;
+mod grpc;
+mod instructions;
 mod load;
 mod null;
 mod report;
@@ -15,6 +16,7 @@ mod rounds;
 use clap::{Parser, ValueEnum};
 
 use counting::Counting;
+use instructions::Counted;
 use report::{Form, Report};
 
 #[global_allocator]
@@ -31,6 +33,9 @@ struct Cli {
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
+    /// Runs one loop of the engine and nothing else: what `instructions` counts.
+    #[arg(long, hide = true, value_name = "OPERATION:DEPTH:OPERATIONS")]
+    counted: Option<Counted>,
 }
 
 /// The benchmarks.
@@ -40,10 +45,17 @@ enum Bench {
     Engine,
     /// The driver against the emulated controller, and a volume above it.
     Driver,
+    /// Instructions of the engine for each request, counted by valgrind.
+    Instructions,
+    /// The server against a bare gRPC echo that is tuned the same way.
+    Grpc,
 }
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    if let Some(counted) = cli.counted {
+        return counted.run();
+    }
     let report = Report::new(if cli.json { Form::Json } else { Form::Text });
     let all = Bench::value_variants();
     let chosen = if cli.benches.is_empty() {
@@ -55,6 +67,8 @@ fn main() -> anyhow::Result<()> {
         match bench {
             Bench::Engine => engine::run(&report, cli.rounds.max(1))?,
             Bench::Driver => driver::run(&report, cli.rounds.max(1))?,
+            Bench::Instructions => instructions::run(&report)?,
+            Bench::Grpc => grpc::run(&report, cli.rounds.max(1))?,
         }
     }
     Ok(())

@@ -1,0 +1,201 @@
+//! gRPC: what Lodestore costs on top of a bare echo that is tuned the same way.
+//!
+//! Both servers live in this process, each on a thread pinned to the first processor; only one
+//! of them works at a time. The client runs on the second processor and is the same for both.
+
+mod bulk;
+mod client;
+mod echo;
+mod store;
+mod wire;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use lode_api::client::{Client, VolumeName};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+use crate::report::{Report, figure};
+use crate::rounds::{Sample, interleave, ratios, spread};
+use client::{Asked, Asking, ask};
+use echo::{Echo, Pace};
+use store::Store;
+
+/// The echo and Lodestore, and the client's runtime.
+struct Arms {
+    runtime: LocalRuntime,
+    echo: Echo,
+    over_echo: Reached,
+    over_store: Reached,
+    store: Store,
+}
+
+/// A server as the client sees it.
+#[derive(Clone, Debug)]
+struct Reached {
+    address: String,
+    client: Client,
+}
+
+/// One of the two servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    Echo,
+    Store,
+}
+
+/// Reads of 4 KiB over the Io stream and by unary calls, then whole ranges as streams.
+pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
+    let cpus = Cpus::of_this_machine();
+    report
+        .note("gRPC over loopback, server on one core, client on another: bare echo, Lodestore")?;
+    if cpus.client.is_none() {
+        report.note("one processor only: server and client share it")?;
+    }
+    pin_this_thread(cpus.client)?;
+    let mut arms = Arms::start(&cpus)?;
+    for asked in [Asked::Wire, Asked::Session] {
+        for depth in [1, 32, 128] {
+            compare(report, &mut arms, rounds, asked, depth)?;
+        }
+    }
+    compare(report, &mut arms, rounds, Asked::Unary, 32)?;
+    bulk::run(report, &mut arms, rounds)?;
+    arms.stop()
+}
+
+fn compare(
+    report: &Report,
+    arms: &mut Arms,
+    rounds: usize,
+    asked: Asked,
+    depth: usize,
+) -> anyhow::Result<()> {
+    let asking = Asking { asked, depth };
+    let pairs = interleave(
+        arms,
+        rounds,
+        |arms| arms.with(Arm::Echo, |server| ask(server, asking)),
+        |arms| arms.with(Arm::Store, |server| ask(server, asking)),
+    )?;
+    let name = match asked {
+        Asked::Wire => "io",
+        Asked::Session => "session",
+        Asked::Unary => "unary",
+    };
+    let echo = spread(pairs.iter().map(|(echo, _)| echo.rate() / 1e3).collect());
+    let store = spread(pairs.iter().map(|(_, store)| store.rate() / 1e3).collect());
+    let ratio = ratios(&pairs);
+    report.line(
+        &format!("grpc.{name}.read.qd{depth}"),
+        &[
+            figure("ratio", ratio.median),
+            figure("low", ratio.low),
+            figure("high", ratio.high),
+            figure("echo_thousand_per_s", echo.median),
+            figure("store_thousand_per_s", store.median),
+        ],
+    )
+}
+
+impl Arms {
+    fn start(cpus: &Cpus) -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())?;
+        let echo = Echo::start(cpus.server)?;
+        let store = Store::start(cpus.server)?;
+        let (over_echo, over_store) = runtime.block_on(async {
+            let over_echo = Reached::connect(format!("http://{}", echo.address())).await?;
+            let over_store = Reached::connect(store.serve().await?).await?;
+            bulk::prepare(&over_store.client).await?;
+            anyhow::Ok((over_echo, over_store))
+        })?;
+        Ok(Self {
+            runtime,
+            echo,
+            over_echo,
+            over_store,
+            store,
+        })
+    }
+
+    /// Runs `measured` against `arm` as a task of the client's thread.
+    fn with<F: Future<Output = anyhow::Result<Sample>> + 'static>(
+        &self,
+        arm: Arm,
+        measured: impl FnOnce(Reached) -> F,
+    ) -> anyhow::Result<Sample> {
+        let server = match arm {
+            Arm::Echo => &self.over_echo,
+            Arm::Store => &self.over_store,
+        };
+        self.echo.set_pace(match arm {
+            Arm::Echo => Pace::BusyPolling,
+            Arm::Store => Pace::Sleeping,
+        });
+        let measured = measured(server.clone());
+        let sample = self.runtime.block_on(async {
+            // The root future of a runtime pays for each of its wake-ups; a task does not.
+            tokio::task::spawn_local(measured).await
+        });
+        self.echo.set_pace(Pace::Sleeping);
+        sample.context("the client's task")?
+    }
+
+    fn stop(self) -> anyhow::Result<()> {
+        let Self {
+            runtime,
+            echo,
+            store,
+            ..
+        } = self;
+        runtime.block_on(store.stop(GRACE))?;
+        drop(runtime);
+        echo.stop()
+    }
+}
+
+impl Reached {
+    async fn connect(address: String) -> anyhow::Result<Self> {
+        let client = Client::connect(&address).await?;
+        Ok(Self { address, client })
+    }
+}
+
+/// The volume that is read.
+fn volume() -> VolumeName {
+    VolumeName::new("", "read")
+}
+
+/// Where server and client run.
+#[derive(Clone, Copy, Debug)]
+struct Cpus {
+    server: Option<usize>,
+    client: Option<usize>,
+}
+
+impl Cpus {
+    fn of_this_machine() -> Self {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let is_shared = count < 2;
+        Self {
+            server: (!is_shared).then_some(0),
+            client: (!is_shared).then_some(1),
+        }
+    }
+}
+
+/// Keeps the calling thread on one processor; `None` leaves it free.
+fn pin_this_thread(cpu: Option<usize>) -> anyhow::Result<()> {
+    if let Some(cpu) = cpu {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set).context("pinning a thread")?;
+    }
+    Ok(())
+}
+
+const GRACE: Duration = Duration::from_secs(5);
+/// What is read at random.
+const SPAN_BYTES: u64 = 512 << 20;
