@@ -398,6 +398,6 @@ impl<D: BlockDevice> PoolHost<D> {
 
 /// The longest that a recorded change waits for company before it is committed although nobody
 /// waits for it.
-const COMMIT_INTERVAL: Duration = Duration::from_millis(20);
+const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
 /// The most completions that are taken from one device before the others are looked at.
 const COMPLETIONS_PER_POLL: usize = 128;
