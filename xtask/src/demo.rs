@@ -1,10 +1,12 @@
-//! `cargo xtask demo`: installs what the demonstration calls and runs it.
+//! `cargo xtask demo`: installs what the demonstration calls, builds and runs it.
+
+use std::process::Command;
 
 use anyhow::Result;
 
 use crate::process;
 use crate::tools;
-use crate::workspace::Workspace;
+use crate::workspace::{PROGRAMS_VARIABLE, Workspace};
 
 /// Builds for release and runs the demonstration, which shows its steps and ends with
 /// `demo: ok`. Blocks.
@@ -13,14 +15,16 @@ use crate::workspace::Workspace;
 /// When a tool cannot be installed, the build fails or the demonstration does.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::install_debian_packages()?;
-    process::run(workspace.cargo().args([
-        "run",
-        "--release",
-        "--locked",
-        "--quiet",
-        "--package",
-        "lode-tests",
-        "--bin",
-        "lodestore-demo",
-    ]))
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--locked", "--bins"]);
+    for package in ["lodestored", "lodectl", "lode-tests"] {
+        build.args(["--package", package]);
+    }
+    process::run(&mut build)?;
+    let programs = workspace.target.join("release");
+    process::run(
+        Command::new(programs.join("lodestore-demo"))
+            .env(PROGRAMS_VARIABLE, &programs)
+            .current_dir(&workspace.root),
+    )
 }

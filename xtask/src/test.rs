@@ -6,10 +6,7 @@ use anyhow::Result;
 
 use crate::process;
 use crate::tools::{self, Python};
-use crate::workspace::Workspace;
-
-/// The environment variable that tells a test where the programs under test lie.
-const PROGRAMS_VARIABLE: &str = "LODESTORE_PROGRAMS";
+use crate::workspace::{PROGRAMS_VARIABLE, Workspace};
 
 /// Installs the tools and runs the doc tests, the Python client's tests and the Rust tests. Blocks.
 ///
@@ -30,7 +27,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             .args(["test", "--workspace", "--doc", "--locked", "--quiet"]),
     )?;
     if workspace.root.join("tests/python").is_dir() {
-        Python::install(workspace)?.run_tests(workspace, PROGRAMS_VARIABLE, &programs)?;
+        Python::install(workspace)?.run_tests(workspace, &programs)?;
     }
     process::run(
         workspace

@@ -8,6 +8,9 @@ use serde::Deserialize;
 
 use crate::process;
 
+/// The environment variable that tells a test where the programs under test lie.
+pub(crate) const PROGRAMS_VARIABLE: &str = "LODESTORE_PROGRAMS";
+
 /// The parts of `cargo metadata` that the commands use.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Workspace {

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::process;
-use crate::workspace::Workspace;
+use crate::workspace::{PROGRAMS_VARIABLE, Workspace};
 
 /// A virtual environment with the packages of `tests/python/requirements.txt`.
 #[derive(Debug)]
@@ -54,12 +54,7 @@ impl Python {
     ///
     /// # Errors
     /// When a test fails.
-    pub(crate) fn run_tests(
-        &self,
-        workspace: &Workspace,
-        programs_variable: &str,
-        programs: &Path,
-    ) -> Result<()> {
+    pub(crate) fn run_tests(&self, workspace: &Workspace, programs: &Path) -> Result<()> {
         process::run(
             Command::new(&self.program)
                 .args([
@@ -70,7 +65,7 @@ impl Python {
                     "tests/python",
                 ])
                 .env("PYTHONDONTWRITEBYTECODE", "1")
-                .env(programs_variable, programs)
+                .env(PROGRAMS_VARIABLE, programs)
                 .current_dir(&workspace.root),
         )
     }
