@@ -4,11 +4,11 @@ use lode_units::{BlockSize, limits};
 
 use crate::v1::Limits;
 
-/// The largest gRPC message that either side decodes, in bytes: a compare-and-write of the
-/// longest length carries two buffers, and the rest of the message is small.
+/// The largest gRPC message that either side decodes, in bytes: twice the longest data, so that a
+/// request that is somewhat too long is still read and refused under its own name.
 pub const MESSAGE_LENGTH_MAX_BYTES: usize = 2 * IO_LENGTH_MAX_BYTES + (64 << 10);
 
-/// The longest single read, write or compare, in bytes.
+/// The longest single read or write, in bytes.
 pub const IO_LENGTH_MAX_BYTES: usize = 1 << 20;
 
 /// The most items on one page of a listing.
@@ -34,6 +34,7 @@ impl Limits {
             block_sizes_bytes: vec![BlockSize::B512.bytes(), BlockSize::B4096.bytes()],
             pool_devices_max: small(limits::POOL_DEVICES_MAX),
             page_size_max: PAGE_SIZE_MAX,
+            compare_length_max_bytes: limits::COMPARE_LENGTH_MAX_BYTES,
         }
     }
 }
@@ -47,9 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_advertised_limits_hold_the_longest_compare_and_write() {
+    fn the_advertised_limits_hold_the_longest_requests() {
         let limits = Limits::of_this_build();
         assert!(limits.message_length_max_bytes > 2 * limits.io_length_max_bytes);
+        assert!(2 * limits.compare_length_max_bytes <= limits.io_length_max_bytes);
         assert_eq!(limits.block_sizes_bytes, [512, 4096]);
         assert_eq!(limits.stream_credits_max, 256);
     }

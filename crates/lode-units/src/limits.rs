@@ -3,8 +3,12 @@
 /// The smallest unit of pool space, in bytes: every extent is a whole number of these.
 pub const ALLOCATION_UNIT_BYTES: u64 = 4096;
 
-/// The longest single read, write or compare that a client may ask for, in bytes.
+/// The longest single read or write that a client may ask for, in bytes.
 pub const IO_LENGTH_MAX_BYTES: u64 = 1 << 20;
+
+/// The longest compare-and-write that a client may ask for, in bytes: what is compared and what is
+/// written share one buffer.
+pub const COMPARE_LENGTH_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
 
 /// The longest discard or write-zeroes that one request may cover, in bytes (1 TiB).
 pub const RANGE_LENGTH_MAX_BYTES: u64 = 1 << 40;
@@ -27,6 +31,7 @@ pub const CORE_REQUESTS_MAX: usize = 4096;
 /// The most requests that one stream may have in flight: the credits it starts with.
 pub const STREAM_REQUESTS_MAX: usize = 256;
 
+const _: () = assert!(COMPARE_LENGTH_MAX_BYTES.is_multiple_of(ALLOCATION_UNIT_BYTES));
 const _: () = assert!(IO_LENGTH_MAX_BYTES.is_multiple_of(ALLOCATION_UNIT_BYTES));
 const _: () = assert!(IO_LENGTH_MAX_BYTES <= RANGE_LENGTH_MAX_BYTES);
 const _: () = assert!(RANGE_LENGTH_MAX_BYTES <= VOLUME_SIZE_MAX_BYTES);

@@ -4,13 +4,10 @@ use bytes::Bytes;
 use lode_block::Durability;
 use lode_engine::{DataOperation, VolumeHandle, VolumeStatus};
 use lode_reactor::gateway::{self, IoAnswer, IoRequest, PooledBuffer};
-use lode_units::limits::{IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
+use lode_units::limits::{COMPARE_LENGTH_MAX_BYTES, IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
 
 use crate::failure::Failure;
 use crate::open;
-
-/// The longest compare-and-write: both halves share one buffer.
-pub(crate) const COMPARE_LENGTH_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
 
 /// An open volume and the names for its failures.
 #[derive(Clone, Debug)]
