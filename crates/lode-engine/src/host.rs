@@ -15,6 +15,7 @@
 mod check;
 mod control;
 mod edges;
+mod report;
 mod reserve;
 mod settle;
 mod start;
@@ -32,7 +33,6 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::classify::CacheFacts;
-use crate::control::{DeviceStatus, PoolStatus};
 use crate::core::ShardCore;
 use crate::flush::FlushGroups;
 use crate::lane::Lane;
@@ -155,11 +155,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.lanes[index].kick();
             found += self.poll_lane(index, core);
         }
-        // A pool that has nothing to do after its start is shown as ready all the same.
-        let is_ready = *self.pool.state() == PoolState::Ready;
-        if is_ready != (self.stats.is_ready.read() == 1) {
-            self.publish();
-        }
+        self.show_readiness();
         found
     }
 
@@ -313,49 +309,6 @@ impl<D: BlockDevice> PoolHost<D> {
             self.commit_wanted = false;
             self.uncommitted_since = Some(now);
             self.pool.commit();
-        }
-    }
-
-    /// Takes the name that the pool has on its devices, which is known now.
-    fn take_name(&mut self, core: &ShardCore) {
-        self.name = self.pool.name().to_owned();
-        core.stats.remove_pool(&self.stats);
-        let named = self.lanes.iter().map(|lane| (lane.name(), lane.geometry()));
-        self.stats = Arc::new(PoolStats::new(&self.name, named));
-        core.stats.add_pool(Arc::clone(&self.stats));
-        self.publish();
-    }
-
-    fn publish(&self) {
-        self.stats.publish(&self.pool.usage(), self.pool.counters());
-        self.stats
-            .is_ready
-            .set(u64::from(*self.pool.state() == PoolState::Ready));
-        for (shown, lane) in self.stats.devices.iter().zip(&self.lanes) {
-            shown.errors.set(lane.errors());
-            shown.in_flight.set(lane.in_flight() as u64);
-        }
-    }
-
-    /// The pool as it stands.
-    pub(crate) fn status(&self) -> PoolStatus {
-        PoolStatus {
-            index: self.index,
-            name: self.name.clone(),
-            state: self.pool.state().clone(),
-            usage: self.pool.usage(),
-            counters: *self.pool.counters(),
-            devices: self
-                .lanes
-                .iter()
-                .map(|lane| DeviceStatus {
-                    name: lane.name().to_owned(),
-                    geometry: lane.geometry().clone(),
-                    errors: lane.errors(),
-                    in_flight: lane.in_flight(),
-                })
-                .collect(),
-            volume_count: self.pool.volumes(None, usize::MAX).len(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lode_block::Durability;
-use lode_extent::{SyncAttribute, VolumeId, VolumeInfo};
+use lode_extent::{LogicalBlock, Piece, PoolBlock, SyncAttribute, VolumeId, VolumeInfo};
 use lode_units::BlockSize;
 
 use crate::op::OpIndex;
@@ -36,6 +36,10 @@ pub(crate) struct Volume {
     pub(crate) stats: Arc<VolumeStats>,
     held: Vec<HeldRange>,
     barrier_count: u32,
+    /// The extent that served last, as long as nothing has changed the mapping.
+    recent: Option<Piece>,
+    /// Lookups that are not followed by remembering: the map is in small pieces.
+    recent_pause: u8,
 }
 
 /// Against what a range is held.
@@ -81,7 +85,46 @@ impl Volume {
             stats,
             held: Vec::new(),
             barrier_count: 0,
+            recent: None,
+            recent_pause: 0,
         }
+    }
+
+    /// The part of the extent that served last which covers the units, if it covers them all.
+    #[inline]
+    pub(crate) fn recent(&self, first_unit: u64, count: u32) -> Option<Piece> {
+        let extent = self.recent?;
+        let into = first_unit.checked_sub(extent.logical.get())?;
+        let is_inside = into + u64::from(count) <= u64::from(extent.count);
+        is_inside.then(|| Piece {
+            logical: LogicalBlock::new(first_unit),
+            physical: PoolBlock::new(extent.physical.get() + into),
+            count,
+            ..extent
+        })
+    }
+
+    /// Whether the extent of this lookup is worth asking for. Where extents are small it is not,
+    /// and that is found out only now and then.
+    pub(crate) const fn wants_extent(&mut self) -> bool {
+        self.recent_pause = match self.recent_pause.checked_sub(1) {
+            Some(pause) => pause,
+            None => return true,
+        };
+        false
+    }
+
+    /// Remembers an extent for the next lookup.
+    pub(crate) fn remember(&mut self, extent: Option<Piece>) {
+        self.recent = extent;
+        if extent.is_none_or(|extent| extent.count < WORTH_REMEMBERING_UNITS) {
+            self.recent_pause = PAUSE;
+        }
+    }
+
+    /// Forgets what was remembered: the mapping changes.
+    pub(crate) fn forget(&mut self) {
+        self.recent = None;
     }
 
     /// Whether a barrier of another request covers part of the units.
@@ -123,6 +166,11 @@ impl Volume {
         }
     }
 }
+
+/// Extents shorter than this are not worth remembering.
+const WORTH_REMEMBERING_UNITS: u32 = 256;
+/// How many lookups pass before remembering is tried again.
+const PAUSE: u8 = 64;
 
 /// The open volumes of a pool, found by slot in constant time.
 #[derive(Debug, Default)]

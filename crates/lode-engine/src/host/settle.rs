@@ -139,10 +139,11 @@ impl<D: BlockDevice> PoolHost<D> {
             return;
         }
         let handle = op.volume;
-        let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
+        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
             self.complete(index, Err(IoError::UnknownVolume), core);
             return;
         };
+        volume.forget();
         let first = LogicalBlock::new(op.cursor / UNIT);
         let count = u32::try_from((op.end - op.cursor) / UNIT).unwrap_or(u32::MAX);
         match self.pool.unmap(volume.id, first, count) {
@@ -156,6 +157,10 @@ impl<D: BlockDevice> PoolHost<D> {
 
     /// Records the new blocks of a write, whose data are with the devices.
     fn record(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let handle = core.ops.get(index).volume;
+        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
+            volume.forget();
+        }
         while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
             if let Err((allocation, error)) = self.pool.record(allocation) {
                 core.ops.get_mut(index).allocations.push(allocation);

@@ -157,16 +157,25 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) -> bool {
         let op = core.ops.get(index);
-        let Some(volume) = self.volumes.get(op.volume.slot, op.volume.generation) else {
+        let (first, end) = (op.offset / UNIT, units_to(op.range_end()));
+        let handle = op.volume;
+        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
             self.complete(index, Err(IoError::UnknownVolume), core);
             return false;
         };
-        let first = op.offset / UNIT;
-        let count = units_to(op.range_end()) - first;
-        let count = u32::try_from(count).expect("a transfer is bounded by 1 MiB");
-        let outcome = self
-            .pool
-            .lookup(volume.id, LogicalBlock::new(first), count, pieces);
+        let count = u32::try_from(end - first).expect("a transfer is bounded by 1 MiB");
+        if let Some(piece) = volume.recent(first, count) {
+            pieces.push(piece);
+            return true;
+        }
+        let first = LogicalBlock::new(first);
+        let outcome = self.pool.lookup(volume.id, first, count, pieces);
+        if let [piece] = pieces.as_slice()
+            && is_in_place(piece)
+            && volume.wants_extent()
+        {
+            volume.remember(self.pool.settled_extent(volume.id, first));
+        }
         self.looked_up(index, outcome, core)
     }
 

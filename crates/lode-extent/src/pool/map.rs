@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::allocation::{AllocatedRun, Allocation};
 use crate::core::{Admission, ApplyFault, Core};
 use crate::error::{ExtentError, LookupError};
-use crate::extent::{extent_at, pieces};
+use crate::extent::{ExtentKind, extent_at, first_reaching, pieces};
 use crate::format::record::{MAP_RECORD_BYTES, Record};
 use crate::load::{Missing, MissingBlock};
 use crate::piece::{Piece, PieceFlags, PieceKind};
@@ -72,6 +72,33 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// The whole of the written extent that holds `block`, when none of it waits for its
+    /// metadata to become durable: for callers that remember it. It stays right until the
+    /// volume is recorded to, unmapped or resized. `None` for anything else.
+    #[must_use]
+    pub fn settled_extent(&self, volume: VolumeId, block: LogicalBlock) -> Option<Piece> {
+        let core = self.core.as_ref()?;
+        let target = core.catalog.live(volume)?;
+        let leaf = target.map.leaf(&core.store, block.get()).ok()??;
+        let node = core.store.node(leaf.node);
+        let extent = (first_reaching(node, block.get()) < node.count())
+            .then(|| extent_at(node, first_reaching(node, block.get())))?;
+        let end = extent.end().min(target.units());
+        let holds = extent.logical <= block.get() && block.get() < end;
+        let durable = core.journal.durable();
+        let is_settled = !target.unsettled.touches(extent.logical, end, durable);
+        if !holds || !is_settled || extent.kind != ExtentKind::Written {
+            return None;
+        }
+        Some(Piece {
+            kind: PieceKind::Written,
+            flags: PieceFlags::empty(),
+            logical: LogicalBlock::new(extent.logical),
+            physical: extent.physical,
+            count: u32::try_from(end - extent.logical).ok()?,
+        })
     }
 
     /// A number that grows with each change of the volume's mapping: a lookup whose number is
