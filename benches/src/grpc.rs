@@ -2,11 +2,17 @@
 //!
 //! Both servers live in this process, each on a thread pinned to the first processor; only one
 //! of them works at a time. The client runs on the second processor and is the same for both.
+//!
+//! Two questions are asked. How many requests a second: both servers poll while they work, as
+//! they are meant to, and the clock on the wall tells. How much of a processor each request
+//! takes: both servers sleep whenever they have nothing to do, and the time that their threads
+//! ran tells; other work on the machine changes that much less.
 
 mod bulk;
 mod client;
 mod echo;
 mod store;
+mod thread_time;
 mod wire;
 
 use std::time::Duration;
@@ -28,6 +34,7 @@ struct Arms {
     over_echo: Reached,
     over_store: Reached,
     store: Store,
+    question: Question,
 }
 
 /// A server as the client sees it.
@@ -44,16 +51,36 @@ enum Arm {
     Store,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Requests for each second of the clock.
+    Rate,
+    /// Requests for each second that the server's thread runs.
+    ProcessorTime,
+}
+
+impl Question {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Rate => "grpc",
+            Self::ProcessorTime => "grpc-cpu",
+        }
+    }
+}
+
 /// Reads of 4 KiB over the Io stream and by unary calls, then whole ranges as streams.
-pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
+pub(crate) fn run(report: &Report, rounds: usize, question: Question) -> anyhow::Result<()> {
     let cpus = Cpus::of_this_machine();
-    report
-        .note("gRPC over loopback, server on one core, client on another: bare echo, Lodestore")?;
+    report.note(match question {
+        Question::Rate => "gRPC over loopback, server and client on a core each: echo, Lodestore",
+        Question::ProcessorTime => "the same for each second that the server's thread runs",
+    })?;
     if cpus.client.is_none() {
         report.note("one processor only: server and client share it")?;
     }
     pin_this_thread(cpus.client)?;
-    let mut arms = Arms::start(&cpus)?;
+    let mut arms = Arms::start(&cpus, question)?;
     for asked in [Asked::Wire, Asked::Session] {
         for depth in [1, 32, 128] {
             compare(report, &mut arms, rounds, asked, depth)?;
@@ -87,7 +114,7 @@ fn compare(
     let store = spread(pairs.iter().map(|(_, store)| store.rate() / 1e3).collect());
     let ratio = ratios(&pairs);
     report.line(
-        &format!("grpc.{name}.read.qd{depth}"),
+        &format!("{}.{name}.read.qd{depth}", arms.question.prefix()),
         &[
             figure("ratio", ratio.median),
             figure("low", ratio.low),
@@ -99,12 +126,12 @@ fn compare(
 }
 
 impl Arms {
-    fn start(cpus: &Cpus) -> anyhow::Result<Self> {
+    fn start(cpus: &Cpus, question: Question) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())?;
         let echo = Echo::start(cpus.server)?;
-        let store = Store::start(cpus.server)?;
+        let store = Store::start(cpus.server, question)?;
         let (over_echo, over_store) = runtime.block_on(async {
             let over_echo = Reached::connect(format!("http://{}", echo.address())).await?;
             let over_store = Reached::connect(store.serve().await?).await?;
@@ -117,6 +144,7 @@ impl Arms {
             over_echo,
             over_store,
             store,
+            question,
         })
     }
 
@@ -126,21 +154,32 @@ impl Arms {
         arm: Arm,
         measured: impl FnOnce(Reached) -> F,
     ) -> anyhow::Result<Sample> {
-        let server = match arm {
-            Arm::Echo => &self.over_echo,
-            Arm::Store => &self.over_store,
+        let (server, thread) = match arm {
+            Arm::Echo => (&self.over_echo, self.echo.thread_id()),
+            Arm::Store => (&self.over_store, self.store.thread_id()),
         };
-        self.echo.set_pace(match arm {
-            Arm::Echo => Pace::BusyPolling,
-            Arm::Store => Pace::Sleeping,
-        });
+        if self.question == Question::Rate {
+            self.echo.set_pace(match arm {
+                Arm::Echo => Pace::BusyPolling,
+                Arm::Store => Pace::Sleeping,
+            });
+        }
         let measured = measured(server.clone());
+        let before = thread_time::of(thread)?;
         let sample = self.runtime.block_on(async {
             // The root future of a runtime pays for each of its wake-ups; a task does not.
             tokio::task::spawn_local(measured).await
         });
+        let ran = thread_time::of(thread)?.saturating_sub(before);
         self.echo.set_pace(Pace::Sleeping);
-        sample.context("the client's task")?
+        let sample = sample.context("the client's task")??;
+        Ok(match self.question {
+            Question::Rate => sample,
+            Question::ProcessorTime => Sample {
+                elapsed: ran,
+                ..sample
+            },
+        })
     }
 
     fn stop(self) -> anyhow::Result<()> {

@@ -16,6 +16,7 @@ mod rounds;
 use clap::{Parser, ValueEnum};
 
 use counting::Counting;
+use grpc::Question;
 use instructions::Counted;
 use report::{Form, Report};
 
@@ -49,6 +50,8 @@ enum Bench {
     Instructions,
     /// The server against a bare gRPC echo that is tuned the same way.
     Grpc,
+    /// The same for each second that the server's thread runs: less disturbed by other work.
+    GrpcCpu,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -68,7 +71,10 @@ fn main() -> anyhow::Result<()> {
             Bench::Engine => engine::run(&report, cli.rounds.max(1))?,
             Bench::Driver => driver::run(&report, cli.rounds.max(1))?,
             Bench::Instructions => instructions::run(&report)?,
-            Bench::Grpc => grpc::run(&report, cli.rounds.max(1))?,
+            Bench::Grpc => grpc::run(&report, cli.rounds.max(1), Question::Rate)?,
+            Bench::GrpcCpu => {
+                grpc::run(&report, cli.rounds.max(1), Question::ProcessorTime)?;
+            }
         }
     }
     Ok(())

@@ -39,7 +39,8 @@ pub(super) fn run(report: &Report, arms: &mut Arms, rounds: usize) -> anyhow::Re
         |arms| arms.with(Arm::Echo, export),
         |arms| arms.with(Arm::Store, export),
     )?;
-    line(report, "grpc.bulk.export", &exports)?;
+    let prefix = arms.question.prefix();
+    line(report, &format!("{prefix}.bulk.export"), &exports)?;
     let imports = interleave(
         arms,
         rounds,
@@ -50,7 +51,7 @@ pub(super) fn run(report: &Report, arms: &mut Arms, rounds: usize) -> anyhow::Re
         },
         |arms| arms.with(Arm::Store, import),
     )?;
-    line(report, "grpc.bulk.import", &imports)
+    line(report, &format!("{prefix}.bulk.import"), &imports)
 }
 
 fn line(report: &Report, id: &str, pairs: &[(Sample, Sample)]) -> anyhow::Result<()> {

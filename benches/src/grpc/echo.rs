@@ -3,6 +3,7 @@
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
+use std::sync::mpsc;
 use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
 
@@ -25,6 +26,7 @@ use lode_api::v1::{
     WriteStreamRequest, WriteStreamResponse, WriteZeroesRequest, WriteZeroesResponse,
 };
 use lode_server::http2_builder;
+use rustix::thread::{Pid, gettid};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -38,6 +40,7 @@ use super::pin_this_thread;
 #[derive(Debug)]
 pub(super) struct Echo {
     address: SocketAddr,
+    thread_id: Pid,
     pace: watch::Sender<Pace>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
@@ -58,11 +61,16 @@ impl Echo {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (pace, paces) = watch::channel(Pace::Sleeping);
+        let (told, id) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("echo".to_owned())
-            .spawn(move || serve(listener, cpu, paces))?;
+            .spawn(move || {
+                told.send(gettid())?;
+                serve(listener, cpu, paces)
+            })?;
         Ok(Self {
             address,
+            thread_id: id.recv()?,
             pace,
             thread,
         })
@@ -70,6 +78,10 @@ impl Echo {
 
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    pub(super) const fn thread_id(&self) -> Pid {
+        self.thread_id
     }
 
     pub(super) fn set_pace(&self, pace: Pace) {

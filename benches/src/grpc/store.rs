@@ -1,7 +1,7 @@
 //! Lodestore as the daemon composes it: server, core, engine and driver over the emulated
 //! controller in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -14,12 +14,16 @@ use lode_nvme_emu::{EmulatedController, EmulatorSpec};
 use lode_reactor::{BuildError, Built, Core, CoreExit, CoreHandle, CoreOptions, Hosted, Listener};
 use lode_server::{CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError, Server};
 use lode_units::{CoreId, Instant, MonotonicClock, SeededRandom};
+use rustix::thread::{Pid, gettid};
 use tokio::net::TcpListener;
+
+use super::Question;
 
 /// A core with one pool on one device in memory.
 #[derive(Debug)]
 pub(super) struct Store {
     core: CoreHandle<Node>,
+    thread_id: Pid,
     clock: MonotonicClock,
 }
 
@@ -35,12 +39,28 @@ struct Node {
 
 impl Store {
     /// Starts the core on `cpu`.
-    pub(super) fn start(cpu: Option<usize>) -> anyhow::Result<Self> {
+    pub(super) fn start(cpu: Option<usize>, question: Question) -> anyhow::Result<Self> {
         let clock = MonotonicClock::new();
         let mut options = CoreOptions::new(CoreId::new(0), clock);
         options.cpu = cpu;
-        let core = Core::spawn(options, move |_context| build(clock))?;
-        Ok(Self { core, clock })
+        if question == Question::ProcessorTime {
+            options.idle_budget = Duration::ZERO;
+        }
+        let (told, id) = mpsc::sync_channel(1);
+        let core = Core::spawn(options, move |_context| {
+            told.send(gettid())?;
+            build(clock)
+        })?;
+        let thread_id = id.recv()?;
+        Ok(Self {
+            core,
+            thread_id,
+            clock,
+        })
+    }
+
+    pub(super) const fn thread_id(&self) -> Pid {
+        self.thread_id
     }
 
     /// Serves it on a port of its own, from a task of this runtime; returns the address.
