@@ -38,7 +38,9 @@ pub(crate) struct Volume {
     barrier_count: u32,
     /// The extent that served last, as long as nothing has changed the mapping.
     recent: Option<Piece>,
-    /// Lookups that are not followed by remembering: the map is in small pieces.
+    /// It has served again since.
+    has_recent_served: bool,
+    /// Lookups that pass before another extent is remembered.
     recent_pause: u8,
 }
 
@@ -86,17 +88,21 @@ impl Volume {
             held: Vec::new(),
             barrier_count: 0,
             recent: None,
+            has_recent_served: false,
             recent_pause: 0,
         }
     }
 
     /// The part of the extent that served last which covers the units, if it covers them all.
     #[inline]
-    pub(crate) fn recent(&self, first_unit: u64, count: u32) -> Option<Piece> {
+    pub(crate) fn recent(&mut self, first_unit: u64, count: u32) -> Option<Piece> {
         let extent = self.recent?;
         let into = first_unit.checked_sub(extent.logical.get())?;
-        let is_inside = into + u64::from(count) <= u64::from(extent.count);
-        is_inside.then(|| Piece {
+        if into + u64::from(count) > u64::from(extent.count) {
+            return None;
+        }
+        self.has_recent_served = true;
+        Some(Piece {
             logical: LogicalBlock::new(first_unit),
             physical: PoolBlock::new(extent.physical.get() + into),
             count,
@@ -104,22 +110,25 @@ impl Volume {
         })
     }
 
-    /// Whether the extent of this lookup is worth asking for. Where extents are small it is not,
-    /// and that is found out only now and then.
-    pub(crate) const fn wants_extent(&mut self) -> bool {
-        self.recent_pause = match self.recent_pause.checked_sub(1) {
-            Some(pause) => pause,
-            None => return true,
-        };
-        false
+    /// Whether the extent of a lookup is worth asking for: where the one before it served nobody
+    /// it is not, and that is found out only now and then.
+    pub(crate) fn wants_extent(&mut self) -> bool {
+        if let Some(pause) = self.recent_pause.checked_sub(1) {
+            self.recent_pause = pause;
+            return false;
+        }
+        if self.recent.is_some() && !self.has_recent_served {
+            self.remember(None);
+            return false;
+        }
+        true
     }
 
-    /// Remembers an extent for the next lookup.
+    /// Remembers an extent for the next lookups.
     pub(crate) fn remember(&mut self, extent: Option<Piece>) {
         self.recent = extent;
-        if extent.is_none_or(|extent| extent.count < WORTH_REMEMBERING_UNITS) {
-            self.recent_pause = PAUSE;
-        }
+        self.has_recent_served = false;
+        self.recent_pause = if extent.is_none() { PAUSE } else { 0 };
     }
 
     /// Forgets what was remembered: the mapping changes.
@@ -167,8 +176,6 @@ impl Volume {
     }
 }
 
-/// Extents shorter than this are not worth remembering.
-const WORTH_REMEMBERING_UNITS: u32 = 256;
 /// How many lookups pass before remembering is tried again.
 const PAUSE: u8 = 64;
 
