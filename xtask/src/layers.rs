@@ -40,6 +40,11 @@ pub(crate) const CRATES: &[Crate] = &[
     },
     member("lode-nvme-spec", 1),
     member("lode-block", 1),
+    Crate {
+        may_be_unsafe: true,
+        is_back_end: true,
+        ..member("lode-vfio", 2)
+    },
     member("lode-nvme", 2),
     Crate {
         may_be_unsafe: true,
