@@ -18,6 +18,7 @@ mod process;
 mod test;
 mod tidy;
 mod tools;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -44,6 +45,11 @@ enum Task {
     Tidy,
     /// Import a real file system, kill the daemon, recover, export, compare.
     Demo,
+    /// Drive real VFIO in guests under emulation: everything, or the guests and scenarios named.
+    VmTest {
+        /// Guests or scenarios to run.
+        names: Vec<String>,
+    },
     /// Run the benchmarks (release build), all or those named.
     Bench {
         /// Benchmarks to run; all of them when none is named.
@@ -71,6 +77,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Test => test::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::Demo => demo::run(&workspace),
+        Task::VmTest { names } => vm::test(&workspace, names),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }
 }

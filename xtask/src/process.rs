@@ -1,5 +1,6 @@
 //! Running other programs: each is shown before it runs and named when it fails.
 
+use std::io::Write;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -34,6 +35,22 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).with_context(|| format!("output of `{shown}`"))
+}
+
+/// Runs `command`, whose input and output must be pipes, with `input`, and returns its output,
+/// whether it succeeded or not. Blocks until it ends.
+///
+/// # Errors
+/// When it cannot be started or its output not read.
+pub(crate) fn feed(command: &mut Command, input: &[u8]) -> Result<Vec<u8>> {
+    let mut child = command.spawn()?;
+    let mut pipe = child.stdin.take().context("a pipe to write to")?;
+    // It may stop reading before the end; what it made of the beginning is what counts.
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || pipe.write_all(input).is_ok());
+        child.wait_with_output()
+    })?;
+    Ok(output.stdout)
 }
 
 /// Whether `program` can be started and succeeds; its output is dropped.

@@ -9,6 +9,6 @@ mod nextest;
 mod python;
 
 pub(crate) use buf::Buf;
-pub(crate) use debian::install_debian_packages;
+pub(crate) use debian::{apt_get, find as find_program, install_debian_packages};
 pub(crate) use nextest::install_nextest;
 pub(crate) use python::Python;

@@ -66,7 +66,7 @@ pub(crate) fn install_debian_packages() -> Result<()> {
 }
 
 /// An apt-get that waits for another one's lock and asks nothing; through sudo where needed.
-fn apt_get(arguments: &[&str]) -> Command {
+pub(crate) fn apt_get(arguments: &[&str]) -> Command {
     let mut command = if is_root() {
         Command::new("apt-get")
     } else {
@@ -86,7 +86,7 @@ fn is_root() -> bool {
 }
 
 /// The path of an installed program.
-fn find(name: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn find(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(

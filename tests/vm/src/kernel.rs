@@ -1,0 +1,85 @@
+//! The kernel's side: its own NVMe driver, its log, and waiting for it.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use lode_vfio::PciAddress;
+use lode_vfio::sysfs::{Patience, Sysfs};
+use rustix::fs::OFlags;
+
+/// Opens namespace `namespace` of the controller at `address` with the kernel's driver, which is
+/// given the controller when it does not have it. Blocks until the block device is there.
+pub(crate) fn open_disk(address: PciAddress, namespace: u32) -> Result<File> {
+    Sysfs::of_this_machine()
+        .unbind(address, Patience::default())
+        .context("giving the controller back")?;
+    for _ in 0..WAIT_STEPS {
+        if let Some(disk) = find_disk(address, namespace)
+            && let Ok(file) = OpenOptions::new().read(true).write(true).open(&disk)
+        {
+            return Ok(file);
+        }
+        pause();
+    }
+    bail!("the kernel shows no namespace {namespace} of {address}")
+}
+
+/// The block device of a namespace, without the kernel's multipath. The number in its name is not
+/// that of the namespace.
+fn find_disk(address: PciAddress, namespace: u32) -> Option<PathBuf> {
+    let controllers = format!("/sys/bus/pci/devices/{address}/nvme");
+    let controller = std::fs::read_dir(controllers).ok()?.next()?.ok()?;
+    let disks = std::fs::read_dir(controller.path()).ok()?;
+    disks.filter_map(Result::ok).find_map(|disk| {
+        let number = std::fs::read_to_string(disk.path().join("nsid")).ok()?;
+        let path = PathBuf::from("/dev").join(disk.file_name());
+        (number.trim().parse() == Ok(namespace) && path.exists()).then_some(path)
+    })
+}
+
+/// The lines of the kernel's log in which the IOMMU reports an access that it blocked.
+pub(crate) fn blocked_accesses() -> Result<Vec<String>> {
+    let mut log: File = rustix::fs::open(
+        "/dev/kmsg",
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .context("the kernel's log")?
+    .into();
+    let mut found = Vec::new();
+    let mut record = vec![0; RECORD_MAX_BYTES];
+    for _ in 0..RECORDS_MAX {
+        match log.read(&mut record) {
+            Ok(length) => {
+                let text = String::from_utf8_lossy(record.get(..length).unwrap_or_default());
+                let message = text.split(';').nth(1).unwrap_or_default();
+                let line = message.lines().next().unwrap_or_default();
+                if line.contains("DMAR:") && line.contains("fault addr") {
+                    found.push(line.to_owned());
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(found),
+            // A record was overwritten while it was read; the next one follows.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bail!("the kernel's log has no end")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a device node and a driver appear without an event; the caller's loop is bounded"
+)]
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// How often [`pause`] is called before something counts as never coming: ten seconds.
+pub(crate) const WAIT_STEPS: usize = 500;
+/// The kernel's own bound for one record.
+const RECORD_MAX_BYTES: usize = 8192;
+const RECORDS_MAX: usize = 1 << 20;

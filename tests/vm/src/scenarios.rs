@@ -1,0 +1,86 @@
+//! The scenarios. Each drives controllers of the guest through real VFIO and ends with a finding
+//! of one line, or with the error that made it fail.
+//!
+//! The host (`xtask/src/vm`) knows which guest has which controllers; the addresses here are the
+//! ones that it gives them.
+
+mod bring_up;
+mod data;
+mod errors;
+mod events;
+mod groundwork;
+mod interrupts;
+mod isolation;
+mod lifecycle;
+mod raw_proof;
+mod removal;
+
+use anyhow::{Context, Result, bail};
+use lode_vfio::PciAddress;
+
+/// One scenario: its name on the kernel's command line and its code.
+type Scenario = (&'static str, fn() -> Result<String>);
+
+const SCENARIOS: &[Scenario] = &[
+    ("doctor", groundwork::doctor),
+    ("in-use", groundwork::in_use),
+    ("bring-up", bring_up::bring_up),
+    ("two-controllers", bring_up::two_controllers),
+    ("namespaces", data::namespaces),
+    ("transfer-sizes", data::transfer_sizes),
+    ("operations", data::operations),
+    ("shadow-doorbells", data::shadow_doorbells),
+    ("write-cache", data::write_cache),
+    ("raw-proof", raw_proof::raw_proof),
+    ("start-stop", lifecycle::start_stop),
+    ("killed", lifecycle::killed),
+    ("unprivileged", lifecycle::unprivileged),
+    ("function-reset", lifecycle::function_reset),
+    ("interrupts", interrupts::interrupts),
+    ("media-error-read", errors::read),
+    ("media-error-write", errors::write),
+    ("hung-command", errors::hung),
+    ("blocked-dma", isolation::blocked_dma),
+    ("no-stray-dma", isolation::no_stray_dma),
+    ("removal", removal::removal),
+    ("smart-warning", events::smart_warning),
+];
+
+/// Code that a scenario starts in a process of its own.
+const PARTS: &[Scenario] = &[
+    ("write-for-ever", lifecycle::write_for_ever),
+    ("read-as-user", lifecycle::read_as_user),
+    ("lock-too-much", lifecycle::lock_too_much),
+];
+
+/// Runs the scenario called `name`.
+pub(crate) fn run(name: &str) -> Result<String> {
+    find(SCENARIOS, name)
+}
+
+/// Runs a part of a scenario.
+pub(crate) fn run_part(name: &str) -> Result<String> {
+    find(PARTS, name)
+}
+
+fn find(table: &[Scenario], name: &str) -> Result<String> {
+    let Some((_, scenario)) = table.iter().find(|(known, _)| *known == name) else {
+        bail!("there is no {name}");
+    };
+    scenario()
+}
+
+/// The controller with five namespaces, without shadow doorbells.
+fn plain() -> Result<PciAddress> {
+    "0000:00:10.0".parse().context("an address")
+}
+
+/// The controller with shadow doorbells and one namespace.
+fn shadow() -> Result<PciAddress> {
+    "0000:00:11.0".parse().context("an address")
+}
+
+/// The controller whose namespaces fail.
+fn faulty() -> Result<PciAddress> {
+    "0000:00:12.0".parse().context("an address")
+}

@@ -1,0 +1,106 @@
+//! A device that is asked for while it is in use, goes, and comes back.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use lode_block::{BlockDevice, Operation};
+use lode_bus::Bus;
+use lode_nvme::{ControllerOptions, QueueOptions};
+use lode_vfio::PciAddress;
+use lode_vfio::sysfs::Sysfs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::host;
+use crate::kernel::{self, WAIT_STEPS};
+use crate::rig::{Rig, bind, length_of, request};
+
+/// Removal is requested with reads in flight: the wish arrives, requests end, the device is let
+/// go, and the one that is plugged in afterwards works and holds the same data.
+pub(super) fn removal() -> Result<String> {
+    let address = appeared()?;
+    bind(address)?;
+    let mut rig = Rig::open(address, ControllerOptions::default())?;
+    let mut queue = rig.queue(1, QueueOptions::default())?;
+    rig.write(&mut queue, (8, 8), 31)??;
+    rig.flush(&mut queue)??;
+    ensure!(rig.controller.bus().is_present(), "present before");
+    let length = length_of(&queue, 1);
+    for lba in 0..32 {
+        let read = request(Operation::Read, (lba, 1), rig.span(0, length));
+        queue
+            .submit(read)
+            .map_err(|rejected| anyhow!("{:?}", rejected.reason))?;
+    }
+    host::monitor_quietly("device_del removable")?;
+    queue.kick();
+    await_wish(&rig)?;
+    ensure!(
+        !rig.controller.bus().is_present(),
+        "the wish counts as absence"
+    );
+    let mut completions = Vec::with_capacity(32);
+    rig.until("end of the reads", |rig| {
+        queue.poll(rig.now(), &mut completions);
+        Ok(completions.len() == 32)
+    })?;
+    let failed = completions
+        .iter()
+        .filter(|done| done.result.is_err())
+        .count();
+    drop(queue);
+    rig.close()?;
+    vanished(address)?;
+    host::monitor_quietly(
+        "device_add nvme,id=removable,bus=port,serial=removable,drive=removable",
+    )?;
+    let back = appeared()?;
+    bind(back)?;
+    let mut rig = Rig::open(back, ControllerOptions::default())?;
+    let mut queue = rig.queue(1, QueueOptions::default())?;
+    rig.verify(&mut queue, (8, 8), 31)?;
+    drop(queue);
+    rig.close()?;
+    Ok(format!(
+        "32 reads in flight, {failed} failed; {back} came back with its data"
+    ))
+}
+
+fn await_wish(rig: &Rig) -> Result<()> {
+    let signal = rig
+        .controller
+        .bus()
+        .removal_signal()
+        .context("the kernel tells of removals")?;
+    let mut descriptors = [PollFd::new(&signal, PollFlags::IN)];
+    let limit = Timespec {
+        tv_sec: 20,
+        tv_nsec: 0,
+    };
+    let ready = poll(&mut descriptors, Some(&limit))?;
+    ensure!(ready == 1, "the wish did not arrive");
+    Ok(())
+}
+
+/// The controller behind the slot, wherever the firmware put it.
+fn appeared() -> Result<PciAddress> {
+    for _ in 0..WAIT_STEPS {
+        let functions = Sysfs::of_this_machine().nvme_functions()?;
+        let found = functions
+            .iter()
+            .map(|function| function.address)
+            .find(|address| !address.to_string().starts_with("0000:00:"));
+        if let Some(address) = found {
+            return Ok(address);
+        }
+        kernel::pause();
+    }
+    Err(anyhow!("no controller appeared in the slot"))
+}
+
+fn vanished(address: PciAddress) -> Result<()> {
+    for _ in 0..WAIT_STEPS {
+        if Sysfs::of_this_machine().function(address).is_err() {
+            return Ok(());
+        }
+        kernel::pause();
+    }
+    Err(anyhow!("{address} did not go"))
+}

@@ -1,0 +1,165 @@
+//! `cargo xtask vm-test`: the driver against real VFIO, in guests under software emulation.
+//!
+//! Owns: [`test`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's only program
+//! (package `lode-vm-guest`) statically, packs both ([`initramfs`], [`modules`]), starts one
+//! guest after the other ([`guests`]) and talks to each over sockets ([`machine`], [`monitor`])
+//! until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
+//! guest has a time limit and is ended on every way out; what is kept lies below the target
+//! directory.
+//!
+//! Where QEMU or the kernel cannot be had the command says so, runs nothing and succeeds:
+//! whoever needs the proof looks for the line `vm-test: ok`.
+
+mod guests;
+mod initramfs;
+mod kernel_image;
+mod kit;
+mod machine;
+mod modules;
+mod monitor;
+mod qemu;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process;
+use crate::workspace::Workspace;
+use guests::{GUESTS, Guest, Plan};
+use kit::Kit;
+use machine::{Machine, Outcome};
+
+/// Runs every scenario, or those of the guests and scenarios named. Blocks for some minutes.
+///
+/// # Errors
+/// When a scenario fails, a guest does not run, or its program cannot be built.
+pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
+    let chosen = choose(names)?;
+    let directory = workspace.target.join("vm");
+    let kit = match Kit::prepare(&directory) {
+        Ok(kit) => kit,
+        Err(error) => {
+            println!("vm-test: SKIPPED: no guest can run here: {error:#}");
+            return Ok(());
+        }
+    };
+    let program = build_program(workspace)?;
+    let image = directory.join("initramfs.cpio");
+    initramfs::write(&image, &program, &modules::load(&kit.modules, MODULES)?)?;
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    for plan in chosen {
+        let name = plan.guest.name;
+        let outcomes = Machine::start(plan, &kit, &image)
+            .and_then(Machine::run)
+            .with_context(|| format!("guest {name}"))?;
+        for outcome in outcomes {
+            println!("{outcome}");
+            if outcome.is_pass() {
+                passed += 1;
+            } else {
+                failed.push(outcome);
+            }
+        }
+    }
+    conclude(passed, &failed)
+}
+
+/// The guests and scenarios that `names` stand for: a guest's name for all that it runs, a
+/// scenario's for that one, no names for everything.
+fn choose(names: &[String]) -> Result<Vec<Plan>> {
+    for name in names {
+        let is_known = GUESTS
+            .iter()
+            .any(|guest| guest.name == *name || guest.scenarios.contains(&name.as_str()));
+        ensure!(is_known, "there is no guest and no scenario {name}");
+    }
+    let is_chosen = |guest: &Guest, scenario: &str| {
+        names.is_empty()
+            || names
+                .iter()
+                .any(|name| name == guest.name || name == scenario)
+    };
+    Ok(GUESTS
+        .iter()
+        .map(|guest| Plan {
+            guest,
+            scenarios: guest
+                .scenarios
+                .iter()
+                .copied()
+                .filter(|scenario| is_chosen(guest, scenario))
+                .collect(),
+        })
+        .filter(|plan| !plan.scenarios.is_empty())
+        .collect())
+}
+
+/// Builds the guest's program: static, so that the guest needs no libraries, and a little
+/// optimised, since every instruction is emulated.
+fn build_program(workspace: &Workspace) -> Result<PathBuf> {
+    process::run(workspace.cargo().args([
+        "build",
+        "--locked",
+        "--quiet",
+        "--package",
+        PROGRAM,
+        "--target",
+        TARGET,
+        "--config",
+        &format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]"),
+        "--config",
+        "profile.dev.opt-level=1",
+        "--config",
+        "profile.dev.strip=true",
+    ]))?;
+    Ok(workspace.target.join(TARGET).join("debug").join(PROGRAM))
+}
+
+fn conclude(passed: usize, failed: &[Outcome]) -> Result<()> {
+    if failed.is_empty() {
+        println!("vm-test: ok ({passed} scenarios)");
+        return Ok(());
+    }
+    let names: Vec<_> = failed
+        .iter()
+        .map(|outcome| outcome.scenario.as_str())
+        .collect();
+    bail!(
+        "vm-test: {} of {} scenarios failed: {}",
+        failed.len(),
+        failed.len() + passed,
+        names.join(", ")
+    )
+}
+
+const PROGRAM: &str = "lode-vm-guest";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What the guest kernel does not have built in.
+const MODULES: &[&str] = &["vfio_iommu_type1", "vfio_pci"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str]) -> Vec<(&'static str, usize)> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let plans = choose(&names).expect("known names");
+        plans
+            .iter()
+            .map(|plan| (plan.guest.name, plan.scenarios.len()))
+            .collect()
+    }
+
+    #[test]
+    fn names_choose_guests_and_scenarios() {
+        assert_eq!(chosen(&[]).len(), GUESTS.len());
+        assert_eq!(chosen(&["bring-up"]), [("controllers", 1)]);
+        let [(name, count)] = chosen(&["removal"])[..] else {
+            panic!("one guest");
+        };
+        assert_eq!(name, "removal");
+        assert!(count > 1);
+        assert!(choose(&["no-such-thing".to_owned()]).is_err());
+    }
+}

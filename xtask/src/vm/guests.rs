@@ -1,0 +1,209 @@
+//! The guests: which controllers each has and which scenarios it runs.
+//!
+//! The scenarios themselves are in `tests/vm`; addresses, identifiers and the bad block here are
+//! the ones that they rely on. A guest with the daemon inside is one more entry.
+
+use std::path::Path;
+
+/// One guest.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) name: &'static str,
+    /// Files behind its disks; each is made sparse and empty for every run.
+    pub(super) disks: &'static [Disk],
+    /// QEMU's arguments for its controllers.
+    pub(super) devices: &'static [&'static str],
+    /// What it runs, in this order.
+    pub(super) scenarios: &'static [&'static str],
+}
+
+/// A guest with what it is to run this time.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) guest: &'static Guest,
+    pub(super) scenarios: Vec<&'static str>,
+}
+
+/// A disk of a guest.
+#[derive(Debug)]
+pub(super) struct Disk {
+    /// The name by which a device takes it.
+    pub(super) node: &'static str,
+    pub(super) mebibytes: u64,
+    /// What goes wrong with it.
+    pub(super) fault: Fault,
+}
+
+/// What goes wrong with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nothing.
+    None,
+    /// Reads of the bad block fail.
+    Read,
+    /// Writes of the bad block fail.
+    Write,
+    /// Nothing by itself; the monitor can hold its requests.
+    Held,
+}
+
+impl Disk {
+    const fn new(node: &'static str, mebibytes: u64) -> Self {
+        Self {
+            node,
+            mebibytes,
+            fault: Fault::None,
+        }
+    }
+
+    const fn faulty(node: &'static str, fault: Fault) -> Self {
+        Self {
+            node,
+            mebibytes: 64,
+            fault,
+        }
+    }
+
+    /// QEMU's description of the disk whose file lies in `directory`. Under a fault the format
+    /// layer is on top, because it is what raises the events that a fault waits for.
+    pub(super) fn describe(&self, directory: &Path) -> serde_json::Value {
+        let file = serde_json::json!({
+            "driver": "file",
+            "filename": directory.join(self.node),
+        });
+        let error = |iotype: &str| {
+            serde_json::json!([{
+                "event": "none", "iotype": iotype, "errno": 5,
+                "sector": BAD_BLOCK, "immediately": true,
+            }])
+        };
+        let below = match self.fault {
+            Fault::None => file,
+            Fault::Held => serde_json::json!({"driver": "blkdebug", "image": file}),
+            Fault::Read => serde_json::json!({
+                "driver": "blkdebug", "image": file, "inject-error": error("read"),
+            }),
+            Fault::Write => serde_json::json!({
+                "driver": "blkdebug", "image": file, "inject-error": error("write"),
+            }),
+        };
+        serde_json::json!({
+            "driver": "raw", "node-name": self.node, "discard": "unmap", "file": below,
+        })
+    }
+}
+
+/// A block of 512 bytes.
+const BAD_BLOCK: u64 = 1024;
+
+pub(super) const GUESTS: &[Guest] = &[
+    Guest {
+        name: "controllers",
+        disks: &[
+            // Beyond 4 GiB, so that there are blocks on both sides of it.
+            Disk::new("first", 6 << 10),
+            Disk::new("second", 6 << 10),
+            Disk::new("third", 64),
+            Disk::new("fourth", 64),
+            Disk::new("fifth", 64),
+            Disk::new("sixth", 64),
+        ],
+        devices: &[
+            "nvme,id=plain,serial=plain,addr=0x10,max_ioqpairs=8,dbcs=off",
+            "nvme-ns,bus=plain,nsid=1,drive=first,logical_block_size=512",
+            "nvme-ns,bus=plain,nsid=2,drive=second,logical_block_size=4096,\
+             physical_block_size=4096",
+            "nvme-ns,bus=plain,nsid=3,drive=third,logical_block_size=512",
+            "nvme-ns,bus=plain,nsid=4,drive=fourth,logical_block_size=4096,\
+             physical_block_size=4096",
+            "nvme-ns,bus=plain,nsid=5,drive=fifth,logical_block_size=512",
+            "nvme,id=shadow,serial=shadow,addr=0x11,max_ioqpairs=8,dbcs=on",
+            "nvme-ns,bus=shadow,nsid=1,drive=sixth,logical_block_size=512",
+        ],
+        scenarios: &[
+            "doctor",
+            "in-use",
+            "bring-up",
+            "two-controllers",
+            "namespaces",
+            "transfer-sizes",
+            "operations",
+            "shadow-doorbells",
+            "write-cache",
+            "raw-proof",
+            "interrupts",
+            "function-reset",
+            "killed",
+            "unprivileged",
+            "smart-warning",
+            "start-stop",
+            "no-stray-dma",
+            // Last: it makes a device access what it may not.
+            "blocked-dma",
+        ],
+    },
+    Guest {
+        name: "faults",
+        disks: &[
+            Disk::faulty("bad-read", Fault::Read),
+            Disk::faulty("bad-write", Fault::Write),
+            Disk::faulty("held", Fault::Held),
+        ],
+        devices: &[
+            "nvme,id=faulty,serial=faulty,addr=0x12,max_ioqpairs=8",
+            "nvme-ns,bus=faulty,nsid=1,drive=bad-read,logical_block_size=512",
+            "nvme-ns,bus=faulty,nsid=2,drive=bad-write,logical_block_size=512",
+            "nvme-ns,id=hang,bus=faulty,nsid=3,drive=held,logical_block_size=512",
+        ],
+        scenarios: &[
+            "media-error-read",
+            "media-error-write",
+            "hung-command",
+            "no-stray-dma",
+        ],
+    },
+    Guest {
+        name: "removal",
+        disks: &[Disk::new("removable", 64)],
+        devices: &[
+            "pcie-root-port,id=port,chassis=1,addr=0x18",
+            "nvme,id=removable,bus=port,serial=removable,drive=removable",
+        ],
+        scenarios: &["removal", "no-stray-dma"],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_disk_is_used_by_a_device_and_every_device_uses_a_disk_that_exists() {
+        for guest in GUESTS {
+            for disk in guest.disks {
+                let wanted = format!("drive={}", disk.node);
+                let uses = |device: &&str| device.split(',').any(|part| part == wanted);
+                assert!(guest.devices.iter().any(uses), "{wanted}");
+            }
+            for device in guest.devices {
+                for drive in device
+                    .split(',')
+                    .filter_map(|part| part.strip_prefix("drive="))
+                {
+                    let is_there = guest.disks.iter().any(|disk| disk.node == drive);
+                    assert!(is_there, "{drive}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_lies_below_the_format() {
+        let text = Disk::faulty("bad", Fault::Read)
+            .describe(Path::new("/disks"))
+            .to_string();
+        assert!(text.contains(r#""driver":"raw""#), "{text}");
+        assert!(text.contains(r#""iotype":"read""#), "{text}");
+        assert!(text.contains(r#""filename":"/disks/bad""#), "{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! What a guest is made of: QEMU and a kernel, both from Debian.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::kernel_image;
+use crate::process;
+use crate::tools::{apt_get, find_program};
+
+/// The pieces, found or fetched.
+#[derive(Debug)]
+pub(super) struct Kit {
+    /// The emulator.
+    pub(super) qemu: PathBuf,
+    /// The kernel as an ELF image.
+    pub(super) kernel: PathBuf,
+    /// The directory of the kernel's modules (`lib/modules/VERSION`).
+    pub(super) modules: PathBuf,
+}
+
+impl Kit {
+    /// Finds or fetches everything; what is fetched stays in `directory`. Blocks; uses the
+    /// network the first time.
+    ///
+    /// # Errors
+    /// When a piece cannot be had: no Debian, no network, no rights to install.
+    pub(super) fn prepare(directory: &Path) -> Result<Self> {
+        ensure!(cfg!(target_arch = "x86_64"), "guests are x86-64");
+        fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+        let qemu = match find_program(QEMU) {
+            Some(qemu) => qemu,
+            None => install_qemu(directory)?,
+        };
+        let unpacked = directory.join("kernel");
+        let version = match kernel_version(&unpacked) {
+            Some(version) => version,
+            None => fetch_kernel(directory, &unpacked)?,
+        };
+        let kernel = directory.join(format!("vmlinux-{version}"));
+        if !kernel.is_file() {
+            let packed = unpacked.join("boot").join(format!("vmlinuz-{version}"));
+            kernel_image::extract(&packed, &kernel)?;
+        }
+        Ok(Self {
+            qemu,
+            kernel,
+            modules: unpacked.join("lib/modules").join(version),
+        })
+    }
+}
+
+/// Installs QEMU from the machine's own suite, or from its backports: where other QEMU packages
+/// are already from there, the two do not mix.
+fn install_qemu(directory: &Path) -> Result<PathBuf> {
+    let install = ["install", "--quiet", "--yes", "--no-install-recommends"];
+    process::run(&mut apt_get(&["update", "--quiet"]))?;
+    let stock = process::run(apt_get(&install).arg(QEMU_PACKAGE));
+    if stock.is_err() {
+        let suite = backports_suite()?;
+        let list = directory.join("backports.list");
+        // A list of our own beside the machine's: nothing of it stays behind.
+        fs::write(&list, backports_line(&suite))?;
+        let own_list = format!("Dir::Etc::SourceList={}", list.display());
+        process::run(apt_get(&["-o", &own_list, "update", "--quiet"]).arg("-qq"))?;
+        process::run(
+            apt_get(&["-o", &own_list])
+                .args(install)
+                .args(["-t", &suite, QEMU_PACKAGE]),
+        )?;
+    }
+    find_program(QEMU).context("QEMU was installed and is not there")
+}
+
+fn backports_suite() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release").context("which system this is")?;
+    let name = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .context("a system with a code name")?;
+    Ok(format!("{}-backports", name.trim_matches('"')))
+}
+
+fn backports_line(suite: &str) -> String {
+    format!("deb [signed-by={KEYRING}] http://deb.debian.org/debian {suite} main\n")
+}
+
+/// The version of the kernel that is unpacked in `directory`, if one is.
+fn kernel_version(directory: &Path) -> Option<String> {
+    fs::read_dir(directory.join("boot"))
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .find_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned))
+}
+
+/// Downloads and unpacks the newest kernel of [`KERNEL_SERIES`]; it is never installed.
+fn fetch_kernel(directory: &Path, unpacked: &Path) -> Result<String> {
+    let newest = process::output(Command::new("apt-cache").args(["depends", KERNEL_SERIES]))?;
+    let package = newest
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: "))
+        .filter(|name| name.starts_with("linux-image-"))
+        .with_context(|| format!("{KERNEL_SERIES} depends on no kernel"))?;
+    process::run(
+        Command::new("apt-get")
+            .args(["download", "--quiet", package])
+            .current_dir(directory),
+    )?;
+    let archive = fs::read_dir(directory)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(package) && name.ends_with(".deb"))
+        })
+        .context("the kernel was downloaded and is not there")?;
+    // Under another name until it is whole.
+    let partial = directory.join("kernel.partial");
+    process::run(Command::new("dpkg").arg("-x").args([&archive, &partial]))?;
+    fs::rename(&partial, unpacked)?;
+    fs::remove_file(&archive)?;
+    kernel_version(unpacked).context("the package holds no kernel")
+}
+
+const QEMU: &str = "qemu-system-x86_64";
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// Has VFIO for PCI, the Intel IOMMU and virtio; 6.12 is a long-term kernel.
+const KERNEL_SERIES: &str = "linux-image-6.12-cloud-amd64";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backports_line_names_suite_and_key() {
+        assert_eq!(
+            backports_line("bookworm-backports"),
+            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+             http://deb.debian.org/debian bookworm-backports main\n"
+        );
+    }
+
+    #[test]
+    fn an_empty_directory_holds_no_kernel() {
+        assert_eq!(kernel_version(Path::new("/proc/self/task")), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! One running guest: started, listened to, ended.
+
+use std::fmt;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::guests::Plan;
+use super::kit::Kit;
+use super::monitor::Monitor;
+use super::qemu;
+
+/// How one scenario ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) scenario: String,
+    guest: &'static str,
+    seconds: f64,
+    /// What it found, or why it failed.
+    result: Result<String, String>,
+}
+
+impl Outcome {
+    pub(super) const fn is_pass(&self) -> bool {
+        self.result.is_ok()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, text) = match &self.result {
+            Ok(finding) => ("ok", finding),
+            Err(reason) => ("FAILED", reason),
+        };
+        let name = format!("{}/{}", self.guest, self.scenario);
+        write!(
+            formatter,
+            "{word:6} {name:32} {:6.1} s  {text}",
+            self.seconds
+        )
+    }
+}
+
+/// A guest that runs. Dropping it ends it and removes its files.
+#[derive(Debug)]
+pub(super) struct Machine {
+    plan: Plan,
+    process: Child,
+    directory: PathBuf,
+    line: BufReader<UnixStream>,
+    to_guest: UnixStream,
+    monitor: Monitor,
+}
+
+impl Machine {
+    /// Starts the guest of `plan` with `image` as its initial file system.
+    ///
+    /// # Errors
+    /// When QEMU does not start or its sockets do not appear.
+    pub(super) fn start(plan: Plan, kit: &Kit, image: &Path) -> Result<Self> {
+        let directory = directory_of(plan.guest.name)?;
+        let process = qemu::command(&plan, kit, image, &directory)?
+            .spawn()
+            .context("starting QEMU")?;
+        let mut process = Ending(Some((process, directory.clone())));
+        let monitor = process.connect(&directory.join(qemu::MONITOR))?;
+        let line = process.connect(&directory.join(qemu::LINE))?;
+        let monitor = Monitor::new(monitor)?;
+        let (process, directory) = process.0.take().context("a running guest")?;
+        Ok(Self {
+            plan,
+            process,
+            directory,
+            to_guest: line.try_clone()?,
+            line: BufReader::new(line),
+            monitor,
+        })
+    }
+
+    /// Listens until the guest has run everything; one outcome for each of its scenarios. A
+    /// guest that dies or falls silent fails the scenario that it was in and those after it.
+    ///
+    /// # Errors
+    /// When the guest speaks nonsense.
+    pub(super) fn run(mut self) -> Result<Vec<Outcome>> {
+        let started = now();
+        let mut outcomes = Vec::new();
+        let mut since = started;
+        let mut end = None;
+        while end.is_none() {
+            let words = match self.listen(started) {
+                Ok(words) => words,
+                Err(error) => {
+                    end = Some(format!("{error:#}{}", self.last_words()));
+                    break;
+                }
+            };
+            match words.split_once(' ').unwrap_or((words.as_str(), "")) {
+                ("start", _) => since = now(),
+                ("note", text) => println!("       {text}"),
+                ("monitor", command) => self.answer(command)?,
+                ("pass", text) => outcomes.push(self.outcome(text, since, Ok)),
+                ("fail", text) => outcomes.push(self.outcome(text, since, Err)),
+                ("end", _) => end = Some("the guest ended early".to_owned()),
+                _ => bail!("the guest says {words:?}"),
+            }
+        }
+        let reason = end.unwrap_or_default();
+        for scenario in self.plan.scenarios.iter().skip(outcomes.len()) {
+            let text = format!("{scenario} {reason}");
+            outcomes.push(self.outcome(&text, since, Err));
+        }
+        // A machine that cannot quit any more is ended by force.
+        if self.monitor.quit().is_err() {
+            println!("       guest {} had to be killed", self.plan.guest.name);
+        }
+        Ok(outcomes)
+    }
+
+    /// The guest's next words, within its time.
+    fn listen(&mut self, started: Instant) -> Result<String> {
+        if started.elapsed() > GUEST_LIMIT {
+            bail!("the guest took longer than {} s", GUEST_LIMIT.as_secs());
+        }
+        let mut words = String::new();
+        let length = self
+            .line
+            .read_line(&mut words)
+            .with_context(|| format!("silent for {} s", SILENCE_LIMIT.as_secs()))?;
+        if length == 0 {
+            bail!("the guest died");
+        }
+        Ok(words.trim_end().to_owned())
+    }
+
+    fn answer(&mut self, command: &str) -> Result<()> {
+        let answer = self.monitor.run(command)?;
+        writeln!(self.to_guest, "answer {answer}").context("answering the guest")
+    }
+
+    fn outcome(
+        &self,
+        text: &str,
+        since: Instant,
+        result: impl Fn(String) -> Result<String, String>,
+    ) -> Outcome {
+        let (scenario, text) = text.split_once(' ').unwrap_or((text, ""));
+        Outcome {
+            scenario: scenario.to_owned(),
+            guest: self.plan.guest.name,
+            seconds: since.elapsed().as_secs_f64(),
+            result: result(text.to_owned()),
+        }
+    }
+
+    /// The end of the console: where a panic would be.
+    fn last_words(&self) -> String {
+        let console = fs::read(self.directory.join(qemu::CONSOLE)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&console);
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        let first = lines.len().saturating_sub(LAST_WORDS_LINES);
+        lines
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .fold(String::new(), |mut all, line| {
+                all.push_str("\n         ");
+                all.push_str(line);
+                all
+            })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        end(&mut self.process, &self.directory);
+    }
+}
+
+/// A guest that is only being started; ended on the way out unless it was taken.
+struct Ending(Option<(Child, PathBuf)>);
+
+impl Ending {
+    /// Connects to a socket that QEMU is about to make.
+    fn connect(&mut self, path: &Path) -> Result<UnixStream> {
+        let deadline = now() + START_LIMIT;
+        loop {
+            if let Ok(stream) = UnixStream::connect(path) {
+                stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+                return Ok(stream);
+            }
+            let (process, directory) = self.0.as_mut().context("a running guest")?;
+            if let Some(status) = process.try_wait()? {
+                let console = fs::read(directory.join(qemu::CONSOLE)).unwrap_or_default();
+                bail!(
+                    "QEMU ended: {status}\n{}",
+                    String::from_utf8_lossy(&console)
+                );
+            }
+            if now() > deadline {
+                bail!("QEMU made no {}", path.display());
+            }
+            pause();
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((process, directory)) = &mut self.0 {
+            end(process, directory);
+        }
+    }
+}
+
+/// Ends QEMU, waits for it, removes its files. Errors would mean that it is gone already.
+fn end(process: &mut Child, directory: &Path) {
+    let killed = process.kill().is_ok();
+    let waited = process.wait().is_ok();
+    let removed = fs::remove_dir_all(directory).is_ok();
+    if !(killed && waited && removed) {
+        eprintln!("vm-test: could not clean up after process {}", process.id());
+    }
+}
+
+/// A folder for the guest's sockets and disks. Short: a socket's path has 108 bytes.
+fn directory_of(guest: &str) -> Result<PathBuf> {
+    let name = format!("lode-vm-{}-{guest}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    fs::create_dir(&directory).with_context(|| format!("{}", directory.display()))?;
+    Ok(directory)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a limit on another program's time"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a socket appears without an event; the loop around it has a deadline"
+)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// The longest scenario says nothing in between; the machine may be shared and slow.
+const SILENCE_LIMIT: Duration = Duration::from_secs(180);
+const GUEST_LIMIT: Duration = Duration::from_secs(420);
+const LAST_WORDS_LINES: usize = 12;
