@@ -94,6 +94,15 @@ impl VfioBus {
         self.removal.as_ref().map(RemovalRequest::signal)
     }
 
+    /// Whether the kernel wants the function back. It is still there and answers, which leaves
+    /// the time to shut it down. Enters the kernel, does not block.
+    #[must_use]
+    pub fn is_removal_requested(&self) -> bool {
+        self.removal
+            .as_ref()
+            .is_some_and(RemovalRequest::is_pending)
+    }
+
     /// Lets the function decode its registers and access memory (PCI Local Bus 3.0 §6.2.2).
     fn enable_function(&self) -> io::Result<()> {
         let at = self.configuration_offset + COMMAND_OFFSET;
@@ -206,11 +215,7 @@ impl Bus for VfioBus {
     }
 
     fn is_present(&self) -> bool {
-        let is_wanted_back = self
-            .removal
-            .as_ref()
-            .is_some_and(RemovalRequest::is_pending);
-        !self.window.is_lost() && !is_wanted_back
+        !self.window.is_lost()
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, mount};
 
 use crate::kernel::{self, WAIT_STEPS};
+use crate::watch::Watch;
 
 /// Runs the guest and waits for the host to end it. Never returns.
 pub(crate) fn run() -> ! {
@@ -96,7 +97,13 @@ fn scenario(line: &mut Line, name: &str) -> Result<String> {
         .spawn()
         .context("starting the scenario")?;
     let output = child.stdout.take().context("the scenario's output")?;
+    let mut teller = line.to_host.try_clone()?;
+    let watch = Watch::start(move |thread| {
+        // A host that no longer listens has given the guest up.
+        let _unheard = writeln!(teller, "note {thread}").is_err();
+    });
     let finding = relay(line, &mut child, output)?;
+    drop(watch);
     let status = child.wait()?;
     let errors = fs::read_to_string("/tmp/errors").unwrap_or_default();
     if !status.success() {

@@ -3,7 +3,8 @@
 //! scenario's name it runs that.
 //!
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
-//! controller behind VFIO; [`kernel`], the kernel's own driver and its log; [`scenarios`].
+//! controller behind VFIO; [`kernel`], the kernel's own driver and its log; [`watch`], what a
+//! scenario hangs in; [`scenarios`].
 //! Started by `cargo xtask vm-test`; of no use outside a guest, and says so.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod kernel;
 mod pattern;
 mod rig;
 mod scenarios;
+mod watch;
 
 use std::process::ExitCode;
 

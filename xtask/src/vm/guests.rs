@@ -166,8 +166,8 @@ pub(super) const GUESTS: &[Guest] = &[
         name: "removal",
         disks: &[Disk::new("removable", 64)],
         devices: &[
-            "pcie-root-port,id=port,chassis=1,addr=0x18",
-            "nvme,id=removable,bus=port,serial=removable,drive=removable",
+            "pcie-root-port,id=rootport,chassis=1,addr=0x18",
+            "nvme,id=removable,bus=rootport,serial=removable,drive=removable",
         ],
         scenarios: &["removal", "no-stray-dma"],
     },

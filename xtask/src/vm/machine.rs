@@ -70,7 +70,7 @@ impl Machine {
         let mut process = Ending(Some((process, directory.clone())));
         let monitor = process.connect(&directory.join(qemu::MONITOR))?;
         let line = process.connect(&directory.join(qemu::LINE))?;
-        let monitor = Monitor::new(monitor)?;
+        let monitor = Monitor::new(monitor).with_context(|| last_words(&directory))?;
         let (process, directory) = process.0.take().context("a running guest")?;
         Ok(Self {
             plan,
@@ -96,7 +96,7 @@ impl Machine {
             let words = match self.listen(started) {
                 Ok(words) => words,
                 Err(error) => {
-                    end = Some(format!("{error:#}{}", self.last_words()));
+                    end = Some(format!("{error:#}{}", last_words(&self.directory)));
                     break;
                 }
             };
@@ -157,26 +157,6 @@ impl Machine {
             result: result(text.to_owned()),
         }
     }
-
-    /// The end of the console: where a panic would be.
-    fn last_words(&self) -> String {
-        let console = fs::read(self.directory.join(qemu::CONSOLE)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&console);
-        let lines: Vec<_> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        let first = lines.len().saturating_sub(LAST_WORDS_LINES);
-        lines
-            .get(first..)
-            .unwrap_or_default()
-            .iter()
-            .fold(String::new(), |mut all, line| {
-                all.push_str("\n         ");
-                all.push_str(line);
-                all
-            })
-    }
 }
 
 impl Drop for Machine {
@@ -229,6 +209,26 @@ fn end(process: &mut Child, directory: &Path) {
     if !(killed && waited && removed) {
         eprintln!("vm-test: could not clean up after process {}", process.id());
     }
+}
+
+/// The end of the console: where a panic would be, and QEMU's own complaints.
+fn last_words(directory: &Path) -> String {
+    let console = fs::read(directory.join(qemu::CONSOLE)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&console);
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let first = lines.len().saturating_sub(LAST_WORDS_LINES);
+    lines
+        .get(first..)
+        .unwrap_or_default()
+        .iter()
+        .fold(String::new(), |mut all, line| {
+            all.push_str("\n         ");
+            all.push_str(line);
+            all
+        })
 }
 
 /// A folder for the guest's sockets and disks. Short: a socket's path has 108 bytes.

@@ -79,9 +79,10 @@ pub(super) fn hung() -> Result<String> {
     let mut resumed = false;
     rig.until("end of the hung read", |rig| {
         queue.poll(rig.now(), &mut completions);
-        // The emulated device cannot stop while its read hangs: it is let go once the driver
-        // has begun the reset, which is after deadline and Abort.
-        if rig.controller.stats().resets == 1 && !resumed {
+        // The emulated device cannot stop while its read hangs: it is let go when deadline and
+        // Abort have passed and the queue has asked for the reset, which the controller begins
+        // at its next poll.
+        if queue.stats().resets_requested > 0 && !resumed {
             resumed = true;
             host::monitor_quietly("qemu-io -d hang \"resume A\"")?;
         }

@@ -22,6 +22,9 @@ pub(super) fn start_stop() -> Result<String> {
     let address = shadow()?;
     for round in 1..=ROUNDS {
         alternate(address, round).with_context(|| format!("round {round}"))?;
+        if round % NOTE_EVERY == 0 {
+            println!("start-stop: {round} rounds");
+        }
     }
     Ok(format!("{ROUNDS} rounds, each with both drivers"))
 }
@@ -187,6 +190,8 @@ fn part(name: &str) -> Command {
 }
 
 const ROUNDS: u64 = 100;
+/// So that the host does not take a slow machine for a hung one.
+const NOTE_EVERY: u64 = 25;
 const KILLS: usize = 5;
 const LINES_BEFORE_KILL: usize = 20;
 /// More writes than one process makes before it is killed.

@@ -21,7 +21,10 @@ pub(super) fn removal() -> Result<String> {
     let mut queue = rig.queue(1, QueueOptions::default())?;
     rig.write(&mut queue, (8, 8), 31)??;
     rig.flush(&mut queue)??;
-    ensure!(rig.controller.bus().is_present(), "present before");
+    ensure!(
+        !rig.controller.bus().is_removal_requested(),
+        "no wish before"
+    );
     let length = length_of(&queue, 1);
     for lba in 0..32 {
         let read = request(Operation::Read, (lba, 1), rig.span(0, length));
@@ -33,8 +36,8 @@ pub(super) fn removal() -> Result<String> {
     queue.kick();
     await_wish(&rig)?;
     ensure!(
-        !rig.controller.bus().is_present(),
-        "the wish counts as absence"
+        rig.controller.bus().is_removal_requested() && rig.controller.bus().is_present(),
+        "the wish stays and is no absence"
     );
     let mut completions = Vec::with_capacity(32);
     rig.until("end of the reads", |rig| {
@@ -48,9 +51,7 @@ pub(super) fn removal() -> Result<String> {
     drop(queue);
     rig.close()?;
     vanished(address)?;
-    host::monitor_quietly(
-        "device_add nvme,id=removable,bus=port,serial=removable,drive=removable",
-    )?;
+    plug_in()?;
     let back = appeared()?;
     bind(back)?;
     let mut rig = Rig::open(back, ControllerOptions::default())?;
@@ -77,6 +78,23 @@ fn await_wish(rig: &Rig) -> Result<()> {
     let ready = poll(&mut descriptors, Some(&limit))?;
     ensure!(ready == 1, "the wish did not arrive");
     Ok(())
+}
+
+/// Plugs the controller in again, once the machine has finished taking it out: it lets go of
+/// its name and its disk a little after the function has vanished.
+fn plug_in() -> Result<()> {
+    let command = "device_add nvme,id=removable,bus=rootport,serial=removable,drive=removable";
+    let mut answer = String::new();
+    for _ in 0..WAIT_STEPS {
+        answer = host::monitor(command)?;
+        if answer.is_empty() {
+            return Ok(());
+        }
+        kernel::pause();
+    }
+    Err(anyhow!(
+        "the machine does not let go of the controller: {answer}"
+    ))
 }
 
 /// The controller behind the slot, wherever the firmware put it.
