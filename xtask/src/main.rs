@@ -77,7 +77,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Test => test::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::Demo => demo::run(&workspace),
-        Task::VmTest { names } => vm::test(&workspace, names),
+        Task::VmTest { names } => vm::run(&workspace, names),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }
 }

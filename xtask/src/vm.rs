@@ -1,6 +1,6 @@
 //! `cargo xtask vm-test`: the driver against real VFIO, in guests under software emulation.
 //!
-//! Owns: [`test`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's only program
+//! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's only program
 //! (package `lode-vm-guest`) statically, packs both ([`initramfs`], [`modules`]), starts one
 //! guest after the other ([`guests`]) and talks to each over sockets ([`machine`], [`monitor`])
 //! until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
@@ -33,7 +33,7 @@ use machine::{Machine, Outcome};
 ///
 /// # Errors
 /// When a scenario fails, a guest does not run, or its program cannot be built.
-pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
     let directory = workspace.target.join("vm");
     let kit = match Kit::prepare(&directory) {

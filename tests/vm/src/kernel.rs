@@ -10,21 +10,29 @@ use lode_vfio::PciAddress;
 use lode_vfio::sysfs::{Patience, Sysfs};
 use rustix::fs::OFlags;
 
-/// Opens namespace `namespace` of the controller at `address` with the kernel's driver, which is
-/// given the controller when it does not have it. Blocks until the block device is there.
-pub(crate) fn open_disk(address: PciAddress, namespace: u32) -> Result<File> {
+/// The block device of namespace `namespace` of the controller at `address` with the kernel's
+/// driver, which is given the controller when it does not have it. Blocks until it is there.
+pub(crate) fn disk_path(address: PciAddress, namespace: u32) -> Result<PathBuf> {
     Sysfs::of_this_machine()
         .unbind(address, Patience::default())
         .context("giving the controller back")?;
     for _ in 0..WAIT_STEPS {
-        if let Some(disk) = find_disk(address, namespace)
-            && let Ok(file) = OpenOptions::new().read(true).write(true).open(&disk)
-        {
-            return Ok(file);
+        if let Some(disk) = find_disk(address, namespace) {
+            return Ok(disk);
         }
         pause();
     }
     bail!("the kernel shows no namespace {namespace} of {address}")
+}
+
+/// Opens what [`disk_path`] finds.
+pub(crate) fn open_disk(address: PciAddress, namespace: u32) -> Result<File> {
+    let path = disk_path(address, namespace)?;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))
 }
 
 /// The block device of a namespace, without the kernel's multipath. The number in its name is not

@@ -37,6 +37,7 @@ const SCENARIOS: &[Scenario] = &[
     ("unprivileged", lifecycle::unprivileged),
     ("function-reset", lifecycle::function_reset),
     ("interrupts", interrupts::interrupts),
+    ("huge-pages", groundwork::huge_pages),
     ("media-error-read", errors::read),
     ("media-error-write", errors::write),
     ("hung-command", errors::hung),

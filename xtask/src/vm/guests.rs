@@ -9,10 +9,12 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) name: &'static str,
-    /// Files behind its disks; each is made sparse and empty for every run.
+    /// Files behind its disks; each is made anew for every run, sparse.
     pub(super) disks: &'static [Disk],
     /// QEMU's arguments for its controllers.
     pub(super) devices: &'static [&'static str],
+    /// Words for its kernel beyond those of every guest.
+    pub(super) kernel: &'static str,
     /// What it runs, in this order.
     pub(super) scenarios: &'static [&'static str],
 }
@@ -30,15 +32,17 @@ pub(super) struct Disk {
     /// The name by which a device takes it.
     pub(super) node: &'static str,
     pub(super) mebibytes: u64,
-    /// What goes wrong with it.
+    /// What is wrong with it.
     pub(super) fault: Fault,
 }
 
-/// What goes wrong with a disk.
+/// What is wrong with a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Nothing.
     None,
+    /// Nothing; but it holds a file system when the guest starts.
+    Used,
     /// Reads of the bad block fail.
     Read,
     /// Writes of the bad block fail.
@@ -78,7 +82,7 @@ impl Disk {
             }])
         };
         let below = match self.fault {
-            Fault::None => file,
+            Fault::None | Fault::Used => file,
             Fault::Held => serde_json::json!({"driver": "blkdebug", "image": file}),
             Fault::Read => serde_json::json!({
                 "driver": "blkdebug", "image": file, "inject-error": error("read"),
@@ -103,7 +107,7 @@ pub(super) const GUESTS: &[Guest] = &[
             // Beyond 4 GiB, so that there are blocks on both sides of it.
             Disk::new("first", 6 << 10),
             Disk::new("second", 6 << 10),
-            Disk::new("third", 64),
+            Disk::faulty("third", Fault::Used),
             Disk::new("fourth", 64),
             Disk::new("fifth", 64),
             Disk::new("sixth", 64),
@@ -120,6 +124,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "nvme,id=shadow,serial=shadow,addr=0x11,max_ioqpairs=8,dbcs=on",
             "nvme-ns,bus=shadow,nsid=1,drive=sixth,logical_block_size=512",
         ],
+        kernel: "",
         scenarios: &[
             "doctor",
             "in-use",
@@ -155,7 +160,9 @@ pub(super) const GUESTS: &[Guest] = &[
             "nvme-ns,bus=faulty,nsid=2,drive=bad-write,logical_block_size=512",
             "nvme-ns,id=hang,bus=faulty,nsid=3,drive=held,logical_block_size=512",
         ],
+        kernel: "hugepages=64",
         scenarios: &[
+            "huge-pages",
             "media-error-read",
             "media-error-write",
             "hung-command",
@@ -169,6 +176,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "pcie-root-port,id=rootport,chassis=1,addr=0x18",
             "nvme,id=removable,bus=rootport,serial=removable,drive=removable",
         ],
+        kernel: "",
         scenarios: &["removal", "no-stray-dma"],
     },
 ];

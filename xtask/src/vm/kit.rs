@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::kernel_image;
 use crate::process;
-use crate::tools::{apt_get, find_program};
+use crate::tools::{apt_get, find_program, install_debian_packages};
 
 /// The pieces, found or fetched.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ impl Kit {
     pub(super) fn prepare(directory: &Path) -> Result<Self> {
         ensure!(cfg!(target_arch = "x86_64"), "guests are x86-64");
         fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+        // mke2fs among them.
+        install_debian_packages()?;
         let qemu = match find_program(QEMU) {
             Some(qemu) => qemu,
             None => install_qemu(directory)?,

@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::guests::Plan;
+use super::guests::{Disk, Fault, Plan};
 use super::kit::Kit;
+use crate::process;
 
 /// A QEMU that carries out `plan`, its files and sockets in `directory`. The disks are made anew.
 ///
@@ -45,9 +46,7 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
         .stdout(console.try_clone()?)
         .stderr(console);
     for disk in plan.guest.disks {
-        let file = File::create(directory.join(disk.node)).context("a disk")?;
-        file.set_len(disk.mebibytes << 20)
-            .context("a disk's length")?;
+        make(disk, &directory.join(disk.node))?;
         command
             .arg("-blockdev")
             .arg(disk.describe(directory).to_string());
@@ -58,13 +57,29 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
     Ok(command)
 }
 
+/// Makes the file behind a disk.
+fn make(disk: &Disk, path: &Path) -> Result<()> {
+    let file = File::create(path).context("a disk")?;
+    file.set_len(disk.mebibytes << 20)
+        .context("a disk's length")?;
+    if disk.fault == Fault::Used {
+        process::output(
+            Command::new("mke2fs")
+                .args(["-q", "-F", "-t", "ext4"])
+                .arg(path),
+        )?;
+    }
+    Ok(())
+}
+
 /// A panic ends the machine at once; namespaces appear under their controller, not under a
 /// multipath device. The kernel's check that the timer ticks in time is left out: on a busy host
 /// an emulated one does not.
 fn kernel_arguments(plan: &Plan) -> String {
     format!(
         "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off no_timer_check \
-         intel_iommu=on nvme_core.multipath=N lode.scenarios={}",
+         intel_iommu=on nvme_core.multipath=N {} lode.scenarios={}",
+        plan.guest.kernel,
         plan.scenarios.join(",")
     )
 }

@@ -1,15 +1,16 @@
 //! What the machine looks like before a controller is taken.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use lode_vfio::VfioError;
+use lode_bus::PageKind;
+use lode_nvme::QueueOptions;
 use lode_vfio::doctor::{self, Caller, Check, Examination, Status};
 use lode_vfio::sysfs::{Consent, Patience, Sysfs};
+use lode_vfio::{PciAddress, VfioError};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::plain;
+use super::{faulty, plain};
 use crate::kernel;
 use crate::rig;
 
@@ -71,41 +72,61 @@ fn expect<'a>(
     Ok(check)
 }
 
-/// A disk with a file system's mark is refused; so is one that holds a mounted device.
-pub(super) fn in_use() -> Result<String> {
-    let address = plain()?;
-    let disk = kernel::open_disk(address, 3)?;
-    // The superblock's mark of an ext file system, where ext4 puts it.
-    std::os::unix::fs::FileExt::write_all_at(&disk, b"\x53\xEF", 0x438)?;
-    disk.sync_all()?;
-    drop(disk);
-    let sysfs = Sysfs::of_this_machine();
-    let refused = sysfs.bind(address, Consent::UnusedOnly, Patience::default());
-    let Err(VfioError::InUse { uses, .. }) = refused else {
-        bail!("a disk with a file system was taken: {refused:?}");
-    };
-    let still = sysfs.function(address)?.driver;
-    ensure!(
-        still.as_deref() == Some("nvme"),
-        "the kernel lost it: {still:?}"
-    );
-    check_mounted_is_told(&sysfs)?;
-    let disk = kernel::open_disk(address, 3)?;
-    std::os::unix::fs::FileExt::write_all_at(&disk, &[0; 2], 0x438)?;
-    disk.sync_all()?;
-    drop(disk);
-    let taken = sysfs.bind(address, Consent::UnusedOnly, Patience::default())?;
-    ensure!(taken.is_bound_to_vfio(), "{taken:?}");
-    Ok(format!("refused: {}", uses.join("; ")))
+/// Where huge pages are reserved, the driver's memory lies in them, and the doctor counts them.
+pub(super) fn huge_pages() -> Result<String> {
+    let mut rig = rig::Rig::start(faulty()?)?;
+    let kind = rig.data.page_kind();
+    ensure!(kind == PageKind::Huge, "{kind:?} pages");
+    let mut queue = rig.queue(1, QueueOptions::default())?;
+    rig.write(&mut queue, (0, 64), 12)??;
+    rig.verify(&mut queue, (0, 64), 12)?;
+    drop(queue);
+    let checks = by_name(doctor::examine(&Examination {
+        sysfs: Sysfs::of_this_machine(),
+        controllers: vec![faulty()?],
+        needed_locked_bytes: 64 << 20,
+        caller: Caller::this_process(),
+    })?);
+    let finding = expect(&checks, "huge-pages", Status::Good)?.finding.clone();
+    rig.close()?;
+    Ok(finding)
 }
 
-/// A real mount of the guest shows in the kernel's table under the number of its device.
-fn check_mounted_is_told(sysfs: &Sysfs) -> Result<()> {
-    std::fs::create_dir_all("/tmp/inner")?;
-    mount("tmpfs", "/tmp/inner", "tmpfs", MountFlags::empty(), None)?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    unmount("/tmp/inner", UnmountFlags::empty())?;
-    ensure!(table.contains(" /tmp/inner "), "{table}");
-    ensure!(Path::new("/sys/block").is_dir(), "{sysfs:?}");
-    Ok(())
+/// A disk that is mounted is refused, and so is one that only holds a file system; with consent
+/// it is taken.
+pub(super) fn in_use() -> Result<String> {
+    let address = plain()?;
+    let disk = kernel::disk_path(address, 3)?;
+    let sysfs = Sysfs::of_this_machine();
+    std::fs::create_dir_all(MOUNT_POINT)?;
+    mount(&disk, MOUNT_POINT, "ext4", MountFlags::RDONLY, None).context("mounting the disk")?;
+    let mounted = refused(&sysfs, address)?;
+    ensure!(
+        mounted.len() == 2
+            && mounted[0].ends_with(&format!("is mounted at {MOUNT_POINT}"))
+            && mounted[1].ends_with("holds an ext2/3/4 file system"),
+        "{mounted:?}"
+    );
+    unmount(MOUNT_POINT, UnmountFlags::empty())?;
+    let idle = refused(&sysfs, address)?;
+    ensure!(idle == mounted[1..], "{idle:?}");
+    let taken = sysfs.bind(address, Consent::EvenInUse, Patience::default())?;
+    ensure!(taken.is_bound_to_vfio(), "{taken:?}");
+    Ok(format!("refused: {}", mounted.join("; ")))
 }
+
+/// The uses for which the controller was refused; the kernel still has it then.
+fn refused(sysfs: &Sysfs, address: PciAddress) -> Result<Vec<String>> {
+    let outcome = sysfs.bind(address, Consent::UnusedOnly, Patience::default());
+    let Err(VfioError::InUse { uses, .. }) = outcome else {
+        bail!("a disk in use was taken: {outcome:?}");
+    };
+    let driver = sysfs.function(address)?.driver;
+    ensure!(
+        driver.as_deref() == Some("nvme"),
+        "the kernel lost it: {driver:?}"
+    );
+    Ok(uses)
+}
+
+const MOUNT_POINT: &str = "/tmp/mounted";
