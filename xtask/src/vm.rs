@@ -54,7 +54,6 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
             .and_then(Machine::run)
             .with_context(|| format!("guest {name}"))?;
         for outcome in outcomes {
-            println!("{outcome}");
             if outcome.is_pass() {
                 passed += 1;
             } else {

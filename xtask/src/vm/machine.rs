@@ -82,7 +82,8 @@ impl Machine {
         })
     }
 
-    /// Listens until the guest has run everything; one outcome for each of its scenarios. A
+    /// Listens until the guest has run everything; one outcome, shown at once, for
+    /// each of its scenarios. A
     /// guest that dies or falls silent fails the scenario that it was in and those after it.
     ///
     /// # Errors
@@ -104,8 +105,8 @@ impl Machine {
                 ("start", _) => since = now(),
                 ("note", text) => println!("       {text}"),
                 ("monitor", command) => self.answer(command)?,
-                ("pass", text) => outcomes.push(self.outcome(text, since, Ok)),
-                ("fail", text) => outcomes.push(self.outcome(text, since, Err)),
+                ("pass", text) => outcomes.push(told(self.outcome(text, since, Ok))),
+                ("fail", text) => outcomes.push(told(self.outcome(text, since, Err))),
                 ("end", _) => end = Some("the guest ended early".to_owned()),
                 _ => bail!("the guest says {words:?}"),
             }
@@ -113,7 +114,7 @@ impl Machine {
         let reason = end.unwrap_or_default();
         for scenario in self.plan.scenarios.iter().skip(outcomes.len()) {
             let text = format!("{scenario} {reason}");
-            outcomes.push(self.outcome(&text, since, Err));
+            outcomes.push(told(self.outcome(&text, since, Err)));
         }
         // A machine that cannot quit any more is ended by force.
         if self.monitor.quit().is_err() {
@@ -157,6 +158,12 @@ impl Machine {
             result: result(text.to_owned()),
         }
     }
+}
+
+/// Shows an outcome as soon as it is there.
+fn told(outcome: Outcome) -> Outcome {
+    println!("{outcome}");
+    outcome
 }
 
 impl Drop for Machine {

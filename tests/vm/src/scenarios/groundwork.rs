@@ -10,13 +10,13 @@ use lode_vfio::sysfs::{Consent, Patience, Sysfs};
 use lode_vfio::{PciAddress, VfioError};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::{faulty, plain};
+use super::{faulty, plain, shadow};
 use crate::kernel;
 use crate::rig;
 
 /// The doctor sees the machine as it is before and after a controller is bound.
 pub(super) fn doctor() -> Result<String> {
-    let address = plain()?;
+    let address = shadow()?;
     kernel::open_disk(address, 1)?;
     let examination = Examination {
         sysfs: Sysfs::of_this_machine(),
