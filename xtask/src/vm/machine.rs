@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -46,6 +47,14 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// What came of a guest.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) outcomes: Vec<Outcome>,
+    /// What is left to run because the emulator crashed.
+    pub(super) unfinished: Option<Plan>,
+}
+
 /// A guest that runs. Dropping it ends it and removes its files.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -55,6 +64,8 @@ pub(super) struct Machine {
     line: BufReader<UnixStream>,
     to_guest: UnixStream,
     monitor: Monitor,
+    /// Whether the other end of a socket is gone.
+    is_line_closed: bool,
 }
 
 impl Machine {
@@ -79,40 +90,35 @@ impl Machine {
             to_guest: line.try_clone()?,
             line: BufReader::new(line),
             monitor,
+            is_line_closed: false,
         })
     }
 
-    /// Listens until the guest has run everything; one outcome, shown at once, for
-    /// each of its scenarios. A
-    /// guest that dies or falls silent fails the scenario that it was in and those after it.
-    ///
-    /// # Errors
-    /// When the guest speaks nonsense.
-    pub(super) fn run(mut self) -> Result<Vec<Outcome>> {
-        let started = now();
+    /// Listens until the guest has run everything; shows each outcome at once. A guest that dies
+    /// or falls silent fails the scenario that it was in and those after it, unless it was the
+    /// emulator that crashed: then they are left for another start.
+    pub(super) fn run(mut self) -> Report {
         let mut outcomes = Vec::new();
-        let mut since = started;
-        let mut end = None;
-        while end.is_none() {
-            let words = match self.listen(started) {
-                Ok(words) => words,
-                Err(error) => {
-                    end = Some(format!("{error:#}{}", last_words(&self.directory)));
-                    break;
-                }
+        let mut since = now();
+        let conversed = self.converse(&mut outcomes, &mut since);
+        let rest: Vec<_> = self.plan.scenarios.split_off(outcomes.len());
+        let reason = match conversed {
+            Ok(()) => "the guest ended early".to_owned(),
+            Err(error) => format!("{error:#}{}", last_words(&self.directory)),
+        };
+        if let Some(signal) = self.crash() {
+            let guest = self.plan.guest;
+            println!(
+                "       guest {}: QEMU itself crashed (signal {signal}): {reason}",
+                guest.name
+            );
+            let scenarios = rest;
+            return Report {
+                outcomes,
+                unfinished: Some(Plan { guest, scenarios }),
             };
-            match words.split_once(' ').unwrap_or((words.as_str(), "")) {
-                ("start", _) => since = now(),
-                ("note", text) => println!("       {text}"),
-                ("monitor", command) => self.answer(command)?,
-                ("pass", text) => outcomes.push(told(self.outcome(text, since, Ok))),
-                ("fail", text) => outcomes.push(told(self.outcome(text, since, Err))),
-                ("end", _) => end = Some("the guest ended early".to_owned()),
-                _ => bail!("the guest says {words:?}"),
-            }
         }
-        let reason = end.unwrap_or_default();
-        for scenario in self.plan.scenarios.iter().skip(outcomes.len()) {
+        for scenario in rest {
             let text = format!("{scenario} {reason}");
             outcomes.push(told(self.outcome(&text, since, Err)));
         }
@@ -120,7 +126,43 @@ impl Machine {
         if self.monitor.quit().is_err() {
             println!("       guest {} had to be killed", self.plan.guest.name);
         }
-        Ok(outcomes)
+        Report {
+            outcomes,
+            unfinished: None,
+        }
+    }
+
+    /// Listens and answers until the guest says that it has run everything.
+    fn converse(&mut self, outcomes: &mut Vec<Outcome>, since: &mut Instant) -> Result<()> {
+        let started = now();
+        loop {
+            let words = self.listen(started)?;
+            match words.split_once(' ').unwrap_or((words.as_str(), "")) {
+                ("start", _) => *since = now(),
+                ("note", text) => println!("       {text}"),
+                ("monitor", command) => self.answer(command)?,
+                ("pass", text) => outcomes.push(told(self.outcome(text, *since, Ok))),
+                ("fail", text) => outcomes.push(told(self.outcome(text, *since, Err))),
+                ("end", _) => return Ok(()),
+                _ => bail!("the guest says {words:?}"),
+            }
+        }
+    }
+
+    /// The signal that ended QEMU, when it has ended by one. A guest's panic ends it in order.
+    fn crash(&mut self) -> Option<i32> {
+        if !self.is_line_closed {
+            return None;
+        }
+        // Its sockets close a moment before it can be waited for.
+        let deadline = now() + CRASH_LIMIT;
+        while now() < deadline {
+            if let Ok(Some(status)) = self.process.try_wait() {
+                return status.signal();
+            }
+            pause();
+        }
+        None
     }
 
     /// The guest's next words, within its time.
@@ -134,13 +176,16 @@ impl Machine {
             .read_line(&mut words)
             .with_context(|| format!("silent for {} s", SILENCE_LIMIT.as_secs()))?;
         if length == 0 {
+            self.is_line_closed = true;
             bail!("the guest died");
         }
         Ok(words.trim_end().to_owned())
     }
 
     fn answer(&mut self, command: &str) -> Result<()> {
-        let answer = self.monitor.run(command)?;
+        let answer = self.monitor.run(command);
+        self.is_line_closed = answer.is_err();
+        let answer = answer?;
         writeln!(self.to_guest, "answer {answer}").context("answering the guest")
     }
 
@@ -266,4 +311,6 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The longest scenario says nothing in between; the machine may be shared and slow.
 const SILENCE_LIMIT: Duration = Duration::from_secs(180);
 const GUEST_LIMIT: Duration = Duration::from_secs(420);
+/// A core dump of a gibibyte takes its time.
+const CRASH_LIMIT: Duration = Duration::from_secs(20);
 const LAST_WORDS_LINES: usize = 12;
