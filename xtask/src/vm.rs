@@ -61,8 +61,9 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
 }
 
 /// Runs a guest until it has run everything. QEMU's threads race now and then when a device comes,
-/// goes or is reset (an assertion of its own about memory sections): a crash of QEMU says nothing about the
-/// driver, and what it kept from running is run in a new guest, a limited number of times.
+/// goes or is reset (an assertion of its own about memory sections): a crash of QEMU says nothing
+/// about the driver, and what it kept from running is run in a new guest, a limited number of
+/// times.
 fn carry_out(plan: Plan, kit: &Kit, image: &Path) -> Result<Vec<Outcome>> {
     let name = plan.guest.name;
     let mut outcomes = Vec::new();
