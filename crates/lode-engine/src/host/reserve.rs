@@ -59,14 +59,36 @@ impl<D: BlockDevice> PoolHost<D> {
             return false;
         };
         if volume.is_held(index, first, end) {
-            op.step = Step::Start;
-            volume.blocked.push_back(core.queued(index));
-            core.stats.range_waits.increment();
+            self.step_back(index, core);
             return false;
         }
         op.holds_range = true;
         volume.hold(index, first, end, Hold::Allocation);
         true
+    }
+
+    /// Parks a write that has submitted nothing until the units that it needs are free, as if it
+    /// had just come: a barrier that waited for it goes first. Left admitted, it would wait for
+    /// the barrier's range while the barrier waits for its end; with memory for its ends, it could
+    /// keep that from the very request that holds the units.
+    fn step_back(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        op.step = Step::Start;
+        let was_admitted = std::mem::take(&mut op.is_admitted);
+        let was_watched = std::mem::take(&mut op.is_watched);
+        let (handle, edges) = (op.volume, op.edges.take());
+        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
+            volume.active -= u32::from(was_admitted);
+            if was_watched {
+                core.ready.extend(volume.blocked.drain(..));
+            }
+            volume.blocked.push_back(core.queued(index));
+        }
+        if let Some(edges) = edges {
+            core.buffers.give_back(edges);
+            core.wake_all(&mut self.scratch_waiters);
+        }
+        core.stats.range_waits.increment();
     }
 
     pub(super) fn is_sub_block(&self, index: OpIndex, core: &ShardCore) -> bool {

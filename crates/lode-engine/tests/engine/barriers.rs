@@ -206,3 +206,28 @@ fn discarded_space_can_be_written_again() {
     }
     assert_eq!(rig.read(volume, 0, UNIT), vec![0; 4096]);
 }
+
+#[test]
+fn a_write_that_waits_for_units_does_not_block_the_barrier_that_takes_them() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.media.borrow_mut().is_held = true;
+    let first = pattern(1, 3 * 4096);
+    let range = (0, 3 * UNIT);
+    let write = DataOperation::Write;
+    let holder = rig.submit(volume, write, range, Durability::None, &first);
+    let second = pattern(2, 3 * 4096);
+    let range = (2 * UNIT, 3 * UNIT);
+    let waiter = rig.submit(volume, write, range, Durability::None, &second);
+    let range = (3 * UNIT, 5 * UNIT);
+    let zeroes = DataOperation::WriteZeroes;
+    let barrier = rig.submit(volume, zeroes, range, Durability::None, &[]);
+    rig.media.borrow_mut().is_held = false;
+    for token in [holder, barrier, waiter] {
+        assert_eq!(rig.wait(token).result, Ok(Durability::None));
+    }
+    assert_eq!(rig.read(volume, 0, 2 * UNIT), first[..2 * 4096]);
+    let found = rig.read(volume, 2 * UNIT, UNIT);
+    assert!(found == first[2 * 4096..] || found == second[..4096]);
+    assert_eq!(rig.shard.requests_in_flight(), 0);
+}
