@@ -140,7 +140,7 @@ impl MetadataPump {
             }
         }
         if running.outstanding == 0 {
-            self.finish(slot, pool, core);
+            self.conclude(slot, pool, core);
         }
     }
 
@@ -164,6 +164,15 @@ impl MetadataPump {
         if running.outstanding > 0 || !is_sent || self.unsent.contains(&slot) {
             return;
         }
+        self.conclude(slot, pool, core);
+    }
+
+    /// Repeats an operation none of whose commands is in flight where the device asks for that, a
+    /// bounded number of times; otherwise ends it.
+    fn conclude(&mut self, slot: u16, pool: &mut Pool, core: &mut ShardCore) {
+        let Some(running) = self.slots[usize::from(slot)].as_mut() else {
+            return;
+        };
         let asks_for_retry = running
             .failure
             .is_some_and(|error| error.kind == ErrorKind::Retry);

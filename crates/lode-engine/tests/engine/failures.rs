@@ -1,11 +1,16 @@
 //! A failing device, a full pool: a precise error, nothing lost, the rest goes on.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use lode_block::{Durability, ErrorKind, Operation, WriteCache};
 use lode_engine::{DataOperation, IoError};
 use lode_units::BlockSize;
 
-use crate::device::Fault;
+use crate::device::{Fault, Media, geometry};
 use crate::rig::{Rig, pattern};
+
+const UNIT: u64 = 4096;
 
 fn fail(rig: &Rig, operation: Operation, kind: ErrorKind, times: usize) {
     rig.media.borrow_mut().faults.push(Fault {
@@ -165,5 +170,29 @@ fn allocated(rig: &mut Rig) -> u64 {
     match rig.control(lode_engine::ControlRequest::ListPools) {
         Ok(lode_engine::ControlReply::Pools(pools)) => pools[0].usage.allocated_bytes,
         other => panic!("not the pools: {other:?}"),
+    }
+}
+
+#[test]
+fn any_part_of_a_metadata_operation_may_ask_for_a_retry_while_the_queue_is_full() {
+    let mut narrow = geometry(BlockSize::B4096, WriteCache::None);
+    narrow.queue_depth_max = 2;
+    narrow.transfer_max_bytes = 4096;
+    let media = Rc::new(RefCell::new(Media::new()));
+    let mut rig = Rig::on(media, narrow.clone(), true);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 4096));
+    rig.flush(volume).expect("the device flushes");
+    // The journal, which an import reads, lies near the front of the device.
+    for read in 0..128 {
+        rig.media.borrow_mut().faults = vec![Fault {
+            operation: Operation::Read,
+            lba: read..read + 1,
+            kind: ErrorKind::Retry,
+            times: 1,
+        }];
+        rig = rig.crash(narrow.clone());
+        let volume = rig.open("v").expect("the pool recovers");
+        assert_eq!(rig.read(volume, 0, UNIT), pattern(1, 4096));
     }
 }
