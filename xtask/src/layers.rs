@@ -60,6 +60,7 @@ pub(crate) const CRATES: &[Crate] = &[
     member("lodectl", PROGRAM_LAYER),
     member("lode-tests", 7),
     member("lode-bench", 7),
+    member("lode-sim", 7),
     member("lode-vm-guest", 7),
     member("xtask", 7),
 ];

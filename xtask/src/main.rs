@@ -15,6 +15,7 @@ mod check;
 mod demo;
 mod layers;
 mod process;
+mod sim;
 mod test;
 mod tidy;
 mod tools;
@@ -50,6 +51,12 @@ enum Task {
         /// Guests or scenarios to run.
         names: Vec<String>,
     },
+    /// Play seeds of the deterministic simulation: a range, or a single one again.
+    Sim {
+        /// For example 0..1000.
+        #[arg(long)]
+        seeds: String,
+    },
     /// Run the benchmarks (release build), all or those named.
     Bench {
         /// Benchmarks to run; all of them when none is named.
@@ -78,6 +85,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Tidy => tidy::run(&workspace),
         Task::Demo => demo::run(&workspace),
         Task::VmTest { names } => vm::run(&workspace, names),
+        Task::Sim { seeds } => sim::run(&workspace, seeds),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }
 }
