@@ -89,6 +89,9 @@ pub(crate) struct Op {
     /// Waited for space once already.
     pub(crate) waited_for_space: bool,
     pub(crate) needs_flush: bool,
+    /// Reached the volume's end when it started, so that the last unit counts as whole. Decided
+    /// once: the volume may be resized meanwhile.
+    pub(crate) reaches_end: bool,
     pub(crate) started: Instant,
     pub(crate) failure: Option<Failure>,
     pub(crate) buffer: Option<DmaBuffer>,
@@ -147,6 +150,7 @@ impl Op {
             is_watched: false,
             waited_for_space: false,
             needs_flush: false,
+            reaches_end: false,
             started: Instant::ZERO,
             failure: None,
             buffer: None,
@@ -190,6 +194,7 @@ impl Op {
         self.is_watched = false;
         self.waited_for_space = false;
         self.needs_flush = false;
+        self.reaches_end = false;
         self.started = now;
         self.failure = None;
         self.buffer = request.buffer;

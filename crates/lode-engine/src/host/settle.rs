@@ -104,13 +104,13 @@ impl<D: BlockDevice> PoolHost<D> {
     pub(super) fn enter_unmap(&mut self, index: OpIndex, core: &mut ShardCore) {
         let op = core.ops.get_mut(index);
         let handle = op.volume;
-        let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
+        if self.volumes.get(handle.slot, handle.generation).is_none() {
             self.complete(index, Err(IoError::UnknownVolume), core);
             return;
-        };
+        }
         let wrote_edges = op.step == Step::Zero;
         op.needs_flush = wrote_edges && op.durability >= Durability::Data && self.cache.is_volatile;
-        let (first, end) = whole_units(op, volume.size_bytes);
+        let (first, end) = whole_units(op);
         op.begin(Step::Unmap, first * UNIT, end * UNIT);
         self.deferred.push_back(core.queued(index));
     }

@@ -36,6 +36,7 @@ impl<D: BlockDevice> PoolHost<D> {
             }
             DataOperation::CompareAndWrite => self.start_compare(index, core),
             DataOperation::WriteZeroes => {
+                self.note_end(index, core);
                 let op = core.ops.get_mut(index);
                 op.reasons |= Reasons::UNMAP;
                 if op.edges.is_some() {
@@ -46,6 +47,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 self.transfer(index, core);
             }
             DataOperation::Discard => {
+                self.note_end(index, core);
                 let op = core.ops.get_mut(index);
                 op.reasons |= Reasons::UNMAP;
                 self.enter_unmap(index, core);
@@ -85,6 +87,13 @@ impl<D: BlockDevice> PoolHost<D> {
             return false;
         }
         true
+    }
+
+    /// Notes whether a request that unmaps reaches the end of its volume.
+    fn note_end(&self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        let volume = self.volumes.get(op.volume.slot, op.volume.generation);
+        op.reaches_end = volume.is_some_and(|volume| volume.size_bytes == op.range_end());
     }
 
     #[inline]

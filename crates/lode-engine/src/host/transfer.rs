@@ -190,14 +190,13 @@ impl<D: BlockDevice> PoolHost<D> {
             let Some(volume) = self.volumes.get(handle.slot, handle.generation) else {
                 break;
             };
-            let reaches_end = op.range_end() == volume.size_bytes;
             let is_whole = op.cursor.is_multiple_of(UNIT)
-                && (unit_end.is_multiple_of(UNIT) || reaches_end)
+                && (unit_end.is_multiple_of(UNIT) || op.reaches_end)
                 && edge_offset(op, op.cursor).is_none();
             if is_whole {
                 let whole_end = match edge_offset(op, op.range_end() - 1) {
                     Some(_) => op.range_end() / UNIT * UNIT,
-                    None => whole_units_end(op.range_end(), volume.size_bytes),
+                    None => whole_units_end(op),
                 };
                 op.cursor = whole_end.max(unit_end).min(op.end);
                 continue;
@@ -328,10 +327,11 @@ fn fail_at_cursor(op: &mut Op, device: DeviceIndex, length: u64, error: DeviceEr
     });
 }
 
-/// Where the whole units of a range that ends at `end` stop: the last unit of a volume counts as
-/// whole when the range reaches the volume's end.
-pub(super) fn whole_units_end(end: u64, size_bytes: u64) -> u64 {
-    if end == size_bytes {
+/// Where the whole units of a request stop: the last unit of a volume counts as whole when the
+/// request reaches the volume's end.
+fn whole_units_end(op: &Op) -> u64 {
+    let end = op.range_end();
+    if op.reaches_end {
         units_to(end) * UNIT
     } else {
         end / UNIT * UNIT
@@ -348,7 +348,7 @@ fn index_of(value: u64) -> usize {
 }
 
 /// The whole units of a request that unmaps: the first, and the one behind the last.
-pub(super) fn whole_units(op: &Op, size_bytes: u64) -> (u64, u64) {
+pub(super) fn whole_units(op: &Op) -> (u64, u64) {
     debug_assert!(
         matches!(
             op.operation,
@@ -357,6 +357,6 @@ pub(super) fn whole_units(op: &Op, size_bytes: u64) -> (u64, u64) {
         "only these unmap"
     );
     let first = units_to(op.offset);
-    let end = whole_units_end(op.range_end(), size_bytes) / UNIT;
+    let end = whole_units_end(op) / UNIT;
     (first, end.max(first))
 }

@@ -256,3 +256,29 @@ fn a_shrink_of_a_busy_volume_is_not_put_off_for_ever() {
     }
     assert!(rig.control_outcome(token).is_ok());
 }
+
+#[test]
+fn write_zeroes_up_to_the_end_of_a_volume_holds_although_the_volume_grows_meanwhile() {
+    let mut rig = Rig::new(WriteCache::None);
+    let old_bytes = 2 * 4096 + 512;
+    let volume = rig.create("v", old_bytes, BlockSize::B512);
+    rig.write(volume, 0, &pattern(1, 2 * 4096 + 512));
+    rig.media.borrow_mut().is_held = true;
+    let range = (512, old_bytes - 512);
+    let zeroes = DataOperation::WriteZeroes;
+    let zeroes = rig.submit(volume, zeroes, range, Durability::None, &[]);
+    let growth = rig.token();
+    let request = ControlRequest::ResizeVolume {
+        volume: named("v"),
+        size_bytes: 4 * 4096,
+        shrink: Shrink::Refuse,
+    };
+    rig.shard.control(growth, request);
+    rig.media.borrow_mut().is_held = false;
+    assert_eq!(rig.wait(zeroes).result, Ok(Durability::None));
+    let found = rig.read(volume, 512, old_bytes - 512);
+    assert!(
+        found.iter().all(|byte| *byte == 0),
+        "zeros up to the old end"
+    );
+}
