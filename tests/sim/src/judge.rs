@@ -119,7 +119,8 @@ impl World {
                 self.boot.is_spoilt = true;
                 self.boot.harm == Harm::Failure
             }
-            IoError::Device { .. } => self.boot.harm == Harm::Failure,
+            // The pool takes no space from a group whose bitmap it could not read.
+            IoError::Device { .. } | IoError::NoSpace => self.boot.harm == Harm::Failure,
             _ => false,
         };
         if !is_expected {

@@ -222,6 +222,8 @@ fn driver_options() -> lode_nvme::ControllerOptions {
         admin_timeout: Duration::from_millis(100),
         watch_interval: Duration::from_millis(1),
         health_interval: None,
+        // Faults come faster here than a controller proves itself stable.
+        reset_attempts_max: 100,
         stable_after: Duration::from_millis(50),
         ..lode_nvme::ControllerOptions::default()
     }

@@ -1,17 +1,20 @@
 //! The check of a whole pool as a power cut left it, by an import of its own that changes a copy.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use lode_extent::{DeviceSpec, LoadCursor, MetadataIo, MetadataOp, Pool, PoolState};
+use lode_extent::{
+    CheckReport, DeviceSpec, LoadCursor, MetadataIo, MetadataOp, Pool, PoolState, Violation,
+};
 use lode_nvme_emu::Media;
 
 /// Imports the pool on `media` without touching it, loads all its metadata and checks them.
-pub(crate) fn check(media: &[Media], specs: &[DeviceSpec]) -> Result<(), String> {
+pub(crate) fn check(media: &[Media], specs: &[DeviceSpec]) -> Result<(), Fault> {
     let mut copies: Vec<_> = media.iter().map(Copy::new).collect();
     let mut pool = Pool::import(specs);
     settle(&mut pool, &mut copies);
     if *pool.state() != PoolState::Ready {
-        return Err(format!("offline import: {:?}", pool.state()));
+        return Err(Fault::Import(pool.state().clone()));
     }
     let mut cursor = LoadCursor::default();
     let mut rounds = 0;
@@ -19,16 +22,39 @@ pub(crate) fn check(media: &[Media], specs: &[DeviceSpec]) -> Result<(), String>
         settle(&mut pool, &mut copies);
         rounds += 1;
         if rounds > ROUNDS_MAX {
-            return Err("offline check: metadata never become resident".to_owned());
+            return Err(Fault::NotResident);
         }
     }
-    let report = pool
-        .check()
-        .map_err(|violation| format!("offline check: {violation}"))?;
+    let report = match pool.check() {
+        Ok(report) => report,
+        Err(violation) if violation.what == LEAK => return Err(Fault::Leak),
+        Err(violation) => return Err(Fault::Violation(violation)),
+    };
     if report.unseen > 0 || report.damaged > 0 {
-        return Err(format!("offline check: {report:?}"));
+        return Err(Fault::Incomplete(report));
     }
     Ok(())
+}
+
+/// What an offline check found.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The pool cannot be imported.
+    Import(PoolState),
+    /// Some metadata can never be loaded.
+    NotResident,
+    /// Blocks are lost to the pool; no data are.
+    Leak,
+    /// Another invariant does not hold.
+    Violation(Violation),
+    /// Not all of the pool can be read.
+    Incomplete(CheckReport),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "offline check: {self:?}")
+    }
 }
 
 fn settle(pool: &mut Pool, copies: &mut [Copy<'_>]) {
@@ -77,5 +103,7 @@ impl<'media> Copy<'media> {
     }
 }
 
+/// What the pool calls blocks that are taken and belong to nothing.
+const LEAK: &str = "a block is taken that nothing refers to";
 const BLOCK_BYTES: usize = 4096;
 const ROUNDS_MAX: usize = 100_000;
