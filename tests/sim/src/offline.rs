@@ -53,7 +53,14 @@ pub(crate) enum Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "offline check: {self:?}")
+        formatter.write_str("offline check: ")?;
+        match self {
+            Self::Import(state) => write!(formatter, "the import ends as {state:?}"),
+            Self::NotResident => formatter.write_str("metadata never become resident"),
+            Self::Leak => formatter.write_str(LEAK),
+            Self::Violation(violation) => violation.fmt(formatter),
+            Self::Incomplete(report) => write!(formatter, "not all was read: {report:?}"),
+        }
     }
 }
 
