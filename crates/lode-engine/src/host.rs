@@ -174,7 +174,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.flushed(group, core);
         }
         moved += self.wake_committed(core);
-        if *self.pool.state() == PoolState::Ready && self.name != self.pool.name() {
+        if matches!(self.pool.state(), PoolState::Ready) && self.name != self.pool.name() {
             self.take_name(core);
         }
         if self.pool.durable() != durable_before || moved > 0 {
@@ -197,7 +197,7 @@ impl<D: BlockDevice> PoolHost<D> {
             || !self.space_waiters.is_empty()
             || !self.controls.is_empty()
             || self.is_exporting
-            || *self.pool.state() == PoolState::Starting
+            || matches!(self.pool.state(), PoolState::Starting)
     }
 
     /// Whether the pool itself has something under way that a completion will end: the poller
