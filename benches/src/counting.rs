@@ -1,11 +1,9 @@
 //! An allocator that counts, so that "no allocation" is a measured figure.
 
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mimalloc::MiMalloc;
-
-/// The allocator of the programs with a counter in front.
+/// The system's allocator with a counter in front.
 #[derive(Debug)]
 pub(crate) struct Counting;
 
@@ -21,18 +19,18 @@ pub(crate) fn allocations() -> u64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are those of `MiMalloc::alloc`.
-        unsafe { MiMalloc.alloc(layout) }
+        // SAFETY: the caller's obligations are those of `System::alloc`.
+        unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's obligations are those of `MiMalloc::dealloc`.
-        unsafe { MiMalloc.dealloc(pointer, layout) }
+        // SAFETY: the caller's obligations are those of `System::dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are those of `MiMalloc::realloc`.
-        unsafe { MiMalloc.realloc(pointer, layout, size) }
+        // SAFETY: the caller's obligations are those of `System::realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
     }
 }

@@ -130,7 +130,11 @@ impl Arms {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())?;
-        let echo = Echo::start(cpus.server)?;
+        let pace = match question {
+            Question::Rate => Pace::Adaptive,
+            Question::ProcessorTime => Pace::Sleeping,
+        };
+        let echo = Echo::start(cpus.server, pace)?;
         let store = Store::start(cpus.server, question)?;
         let (over_echo, over_store) = runtime.block_on(async {
             let over_echo = Reached::connect(format!("http://{}", echo.address())).await?;
@@ -158,12 +162,6 @@ impl Arms {
             Arm::Echo => (&self.over_echo, self.echo.thread_id()),
             Arm::Store => (&self.over_store, self.store.thread_id()),
         };
-        if self.question == Question::Rate {
-            self.echo.set_pace(match arm {
-                Arm::Echo => Pace::BusyPolling,
-                Arm::Store => Pace::Sleeping,
-            });
-        }
         let measured = measured(server.clone());
         let before = thread_time::of(thread)?;
         let sample = self.runtime.block_on(async {
@@ -171,7 +169,6 @@ impl Arms {
             tokio::task::spawn_local(measured).await
         });
         let ran = thread_time::of(thread)?.saturating_sub(before);
-        self.echo.set_pace(Pace::Sleeping);
         let sample = sample.context("the client's task")??;
         Ok(match self.question {
             Question::Rate => sample,

@@ -56,6 +56,8 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    // As the programs do.
+    lode_api::heap::keep_freed();
     if let Some(counted) = cli.counted {
         return counted.run();
     }

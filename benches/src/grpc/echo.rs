@@ -1,13 +1,15 @@
 //! The bare echo: the same messages, codec and HTTP/2 settings as Lodestore, a pinned thread that
-//! polls its sockets while it is busy, and answers from memory that never changes.
+//! polls its sockets while requests come, and answers from memory that never changes.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use bytes::Bytes;
 use futures_core::Stream;
 use hyper_util::rt::TokioIo;
@@ -26,10 +28,11 @@ use lode_api::v1::{
     WriteStreamRequest, WriteStreamResponse, WriteZeroesRequest, WriteZeroesResponse,
 };
 use lode_server::http2_builder;
+use lode_units::{Clock, MonotonicClock};
 use rustix::thread::{Pid, gettid};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::watch;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -41,37 +44,38 @@ use super::pin_this_thread;
 pub(super) struct Echo {
     address: SocketAddr,
     thread_id: Pid,
-    pace: watch::Sender<Pace>,
+    /// Dropped, it ends the thread.
+    running: oneshot::Sender<()>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-/// Whether the echo's thread sleeps when it has nothing to do.
+/// When the echo's thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// It does.
+    /// Whenever it has nothing to do.
     Sleeping,
-    /// It looks at its sockets again and again, as a core does while it has work.
-    BusyPolling,
+    /// When nothing came for as long as a core waits before it sleeps.
+    Adaptive,
 }
 
 impl Echo {
-    /// Starts it on `cpu`, asleep.
-    pub(super) fn start(cpu: Option<usize>) -> anyhow::Result<Self> {
+    /// Starts it on `cpu`.
+    pub(super) fn start(cpu: Option<usize>, pace: Pace) -> anyhow::Result<Self> {
         let listener = StdListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (pace, paces) = watch::channel(Pace::Sleeping);
+        let (running, stopped) = oneshot::channel();
         let (told, id) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("echo".to_owned())
             .spawn(move || {
                 told.send(gettid())?;
-                serve(listener, cpu, paces)
+                serve(listener, cpu, pace, stopped)
             })?;
         Ok(Self {
             address,
             thread_id: id.recv()?,
-            pace,
+            running,
             thread,
         })
     }
@@ -84,13 +88,9 @@ impl Echo {
         self.thread_id
     }
 
-    pub(super) fn set_pace(&self, pace: Pace) {
-        self.pace.send_replace(pace);
-    }
-
     /// Ends the thread.
     pub(super) fn stop(self) -> anyhow::Result<()> {
-        drop(self.pace);
+        drop(self.running);
         self.thread
             .join()
             .map_err(|_| anyhow!("the echo has panicked"))?
@@ -100,7 +100,8 @@ impl Echo {
 fn serve(
     listener: StdListener,
     cpu: Option<usize>,
-    paces: watch::Receiver<Pace>,
+    pace: Pace,
+    stopped: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
     pin_this_thread(cpu)?;
     let runtime = Builder::new_current_thread()
@@ -109,35 +110,61 @@ fn serve(
         .build_local(LocalOptions::default())?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        spawn_local(accept(listener));
-        spawn_local(poll(paces)).await.context("the poller's task")
+        let activity = Arc::new(Activity::default());
+        spawn_local(accept(listener, Arc::clone(&activity)));
+        if pace == Pace::Adaptive {
+            spawn_local(poll(activity));
+        }
+        // Ends with an error when the sender is dropped, which is how the thread is stopped.
+        let _stopped = stopped.await;
+        Ok(())
     })
 }
 
-/// Keeps the runtime turning while the pace asks for it; ends with the sender.
-async fn poll(mut paces: watch::Receiver<Pace>) {
-    loop {
-        let pace = *paces.borrow_and_update();
-        match pace {
-            Pace::Sleeping => {
-                if paces.changed().await.is_err() {
-                    return;
-                }
-            }
-            Pace::BusyPolling => match paces.has_changed() {
-                Ok(_) => tokio::task::yield_now().await,
-                Err(_) => return,
-            },
+/// What the poller knows of the requests.
+#[derive(Debug, Default)]
+struct Activity {
+    served: AtomicU64,
+    is_asleep: AtomicBool,
+    woken: Notify,
+}
+
+impl Activity {
+    fn note(&self) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        // Both sides run on one thread: nothing comes between this and the poller's own steps.
+        if self.is_asleep.load(Ordering::Relaxed) {
+            self.is_asleep.store(false, Ordering::Relaxed);
+            self.woken.notify_one();
         }
     }
 }
 
-async fn accept(listener: TcpListener) {
-    let blocks = BlockServiceServer::new(Answers::new())
+/// Keeps the runtime turning, and so looking at its sockets, until nothing came for a while.
+async fn poll(activity: Arc<Activity>) {
+    let clock = MonotonicClock::new();
+    let (mut seen, mut last_active) = (0, clock.now());
+    loop {
+        let (served, now) = (activity.served.load(Ordering::Relaxed), clock.now());
+        if served != seen {
+            (seen, last_active) = (served, now);
+        }
+        if now.saturating_duration_since(last_active) < IDLE_BUDGET {
+            tokio::task::yield_now().await;
+        } else {
+            activity.is_asleep.store(true, Ordering::Relaxed);
+            activity.woken.notified().await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, activity: Arc<Activity>) {
+    let answers = Answers::new(activity);
+    let blocks = BlockServiceServer::new(answers.clone())
         .max_decoding_message_size(MESSAGE_LENGTH_MAX_BYTES)
         .max_encoding_message_size(MESSAGE_LENGTH_MAX_BYTES);
     let routes = Routes::new(blocks)
-        .add_service(InfoServiceServer::new(Answers::new()))
+        .add_service(InfoServiceServer::new(answers))
         .prepare();
     while let Ok((socket, _peer)) = listener.accept().await {
         if socket.set_nodelay(true).is_err() {
@@ -152,12 +179,14 @@ async fn accept(listener: TcpListener) {
 #[derive(Clone, Debug)]
 struct Answers {
     data: Bytes,
+    activity: Arc<Activity>,
 }
 
 impl Answers {
-    fn new() -> Self {
+    fn new(activity: Arc<Activity>) -> Self {
         Self {
             data: Bytes::from(vec![0xa5; CHUNK_BYTES]),
+            activity,
         }
     }
 }
@@ -181,6 +210,7 @@ impl BlockService for Answers {
     type ReadStreamStream = Chunks;
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadResponse>, Status> {
+        self.activity.note();
         let data = part(&self.data, u64::from(request.into_inner().length_bytes));
         Ok(Response::new(ReadResponse { data }))
     }
@@ -191,7 +221,7 @@ impl BlockService for Answers {
     ) -> Result<Response<EchoStream>, Status> {
         Ok(Response::new(EchoStream {
             inbound: request.into_inner(),
-            data: self.data.clone(),
+            answers: self.clone(),
         }))
     }
 
@@ -200,7 +230,7 @@ impl BlockService for Answers {
         request: Request<ReadStreamRequest>,
     ) -> Result<Response<Chunks>, Status> {
         Ok(Response::new(Chunks {
-            data: self.data.clone(),
+            answers: self.clone(),
             left_bytes: request.into_inner().length_bytes.unwrap_or_default(),
         }))
     }
@@ -212,6 +242,7 @@ impl BlockService for Answers {
         let mut inbound = request.into_inner();
         let mut summary = WriteStreamResponse::default();
         while let Some(message) = inbound.message().await? {
+            self.activity.note();
             if let Some(Sent::Data(data)) = message.content {
                 summary.data_bytes += data.len() as u64;
             }
@@ -263,7 +294,7 @@ fn part(data: &Bytes, length_bytes: u64) -> Bytes {
 #[derive(Debug)]
 struct EchoStream {
     inbound: Streaming<IoRequest>,
-    data: Bytes,
+    answers: Answers,
 }
 
 impl Stream for EchoStream {
@@ -275,9 +306,10 @@ impl Stream for EchoStream {
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),
         };
+        self.answers.activity.note();
         let result = match request.operation {
             Some(Operation::Read(read)) => {
-                Outcome::Data(part(&self.data, u64::from(read.length_bytes)))
+                Outcome::Data(part(&self.answers.data, u64::from(read.length_bytes)))
             }
             Some(Operation::Open(_)) => Outcome::Opened(IoOpened {
                 credits: CREDITS,
@@ -297,7 +329,7 @@ impl Stream for EchoStream {
 /// The same chunk until the range is covered.
 #[derive(Debug)]
 struct Chunks {
-    data: Bytes,
+    answers: Answers,
     left_bytes: u64,
 }
 
@@ -308,7 +340,8 @@ impl Stream for Chunks {
         if self.left_bytes == 0 {
             return Poll::Ready(None);
         }
-        let data = part(&self.data, self.left_bytes);
+        self.answers.activity.note();
+        let data = part(&self.answers.data, self.left_bytes);
         self.left_bytes -= data.len() as u64;
         let content = Some(Content::Data(data));
         Poll::Ready(Some(Ok(ReadStreamResponse { content })))
@@ -320,3 +353,4 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CREDITS: u32 = 256;
 /// As a core has it.
 const EVENT_INTERVAL: u32 = 31;
+const IDLE_BUDGET: Duration = Duration::from_micros(200);

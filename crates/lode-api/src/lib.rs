@@ -11,6 +11,7 @@ pub mod client;
 pub mod codec;
 mod convert;
 mod error;
+pub mod heap;
 pub mod limits;
 #[cfg(any(test, feature = "memory-server"))]
 pub mod memory_server;

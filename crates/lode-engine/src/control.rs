@@ -6,6 +6,8 @@ use lode_extent::{
     VolumeSpec,
 };
 
+use uuid::Uuid;
+
 use crate::request::{DataCompletion, PoolIndex, Token, VolumeHandle};
 
 /// A question or a change that concerns a pool or a volume as a whole.
@@ -115,6 +117,17 @@ pub struct PoolStatus {
     pub devices: Vec<DeviceStatus>,
     /// How many volumes it holds.
     pub volume_count: usize,
+}
+
+/// Who a pool is: what its devices say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolIdentity {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// The UUID that it gave each device, in the order in which they were attached.
+    pub device_uuids: Vec<Uuid>,
 }
 
 /// A device of a pool as it stands.

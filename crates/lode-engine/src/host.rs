@@ -30,9 +30,9 @@ use lode_extent::{Piece, Pool, PoolState, Ticket};
 use lode_units::limits::CORE_REQUESTS_MAX;
 use lode_units::{DeviceIndex, Instant};
 use smallvec::SmallVec;
-use uuid::Uuid;
 
 use crate::classify::CacheFacts;
+use crate::control::PoolIdentity;
 use crate::core::ShardCore;
 use crate::flush::FlushGroups;
 use crate::lane::Lane;
@@ -137,9 +137,13 @@ impl<D: BlockDevice> PoolHost<D> {
         &self.name
     }
 
-    /// The name that the pool has on its devices, and its UUID, once these are known.
-    pub(crate) fn identity(&self) -> Option<(String, Uuid)> {
-        Some((self.pool.name().to_owned(), self.pool.uuid()?))
+    /// Who the pool is, once that is known.
+    pub(crate) fn identity(&self) -> Option<PoolIdentity> {
+        Some(PoolIdentity {
+            name: self.pool.name().to_owned(),
+            uuid: self.pool.uuid()?,
+            device_uuids: self.pool.device_uuids(),
+        })
     }
 
     pub(crate) fn state(&self) -> &PoolState {
@@ -174,7 +178,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.flushed(group, core);
         }
         moved += self.wake_committed(core);
-        if *self.pool.state() == PoolState::Ready && self.name != self.pool.name() {
+        if matches!(self.pool.state(), PoolState::Ready) && self.name != self.pool.name() {
             self.take_name(core);
         }
         if self.pool.durable() != durable_before || moved > 0 {
@@ -197,7 +201,7 @@ impl<D: BlockDevice> PoolHost<D> {
             || !self.space_waiters.is_empty()
             || !self.controls.is_empty()
             || self.is_exporting
-            || *self.pool.state() == PoolState::Starting
+            || matches!(self.pool.state(), PoolState::Starting)
     }
 
     /// Whether the pool itself has something under way that a completion will end: the poller

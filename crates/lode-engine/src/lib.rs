@@ -35,8 +35,8 @@ pub use classify::{
     classify_write,
 };
 pub use control::{
-    Completion, ControlError, ControlReply, ControlRequest, DeviceStatus, Extent, PoolStatus,
-    Shrink, VolumeName, VolumeStatus,
+    Completion, ControlError, ControlReply, ControlRequest, DeviceStatus, Extent, PoolIdentity,
+    PoolStatus, Shrink, VolumeName, VolumeStatus,
 };
 pub use error::IoError;
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};

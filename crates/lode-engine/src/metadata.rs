@@ -15,6 +15,8 @@ use crate::tag::CommandOwner;
 #[derive(Debug)]
 pub(crate) struct MetadataPump {
     slots: Vec<Option<Running>>,
+    /// Slots in use.
+    running: usize,
     /// Slots whose commands are not all submitted.
     unsent: VecDeque<u16>,
     /// An operation that found no free buffer.
@@ -36,6 +38,7 @@ impl MetadataPump {
     pub(crate) fn new() -> Self {
         Self {
             slots: std::iter::repeat_with(|| None).take(SLOTS).collect(),
+            running: 0,
             unsent: VecDeque::with_capacity(SLOTS),
             held_back: None,
         }
@@ -43,7 +46,7 @@ impl MetadataPump {
 
     /// Whether anything is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.held_back.is_none() && self.slots.iter().all(Option::is_none)
+        self.running == 0 && self.held_back.is_none()
     }
 
     /// Takes what the pool asks for, as far as there is room, and submits commands.
@@ -97,6 +100,7 @@ impl MetadataPump {
             retries: 0,
             failure: None,
         });
+        self.running += 1;
         self.unsent
             .push_back(u16::try_from(slot).expect("there are few slots"));
         Ok(())
@@ -192,6 +196,7 @@ impl MetadataPump {
         let Some(running) = self.slots[usize::from(slot)].take() else {
             return;
         };
+        self.running -= 1;
         let reads = matches!(running.io.op, MetadataOp::Read { .. });
         match (running.failure, &running.buffer) {
             (Some(error), _) => pool.complete_io(running.io.id, Err(failure_of(error))),

@@ -6,9 +6,10 @@ use lode_block::BlockDevice;
 use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
 use lode_extent::{DeviceSpec, Pool, PoolState};
 use lode_units::Instant;
-use uuid::Uuid;
 
-use crate::control::{Completion, ControlError, ControlReply, ControlRequest, VolumeName};
+use crate::control::{
+    Completion, ControlError, ControlReply, ControlRequest, PoolIdentity, VolumeName,
+};
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::host::PoolHost;
@@ -76,10 +77,9 @@ impl<D: BlockDevice> Shard<D> {
         self.host(index).map(PoolHost::state)
     }
 
-    /// The name that an attached pool has on its devices, and its UUID; `None` before these are
-    /// known.
+    /// Who an attached pool is; `None` before that is known.
     #[must_use]
-    pub fn pool_identity(&self, index: PoolIndex) -> Option<(String, Uuid)> {
+    pub fn pool_identity(&self, index: PoolIndex) -> Option<PoolIdentity> {
         self.host(index)?.identity()
     }
 

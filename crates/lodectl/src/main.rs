@@ -32,6 +32,7 @@ use output::{Format, Output, OutputClosed};
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    lode_api::heap::keep_freed();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return explain(&error),

@@ -32,6 +32,8 @@ pub(crate) struct Drive {
     due: Instant,
     registry: Arc<Registry>,
     figures: Arc<Figures>,
+    /// What its pool calls it; empty before that is known.
+    uuid: String,
 }
 
 /// What opening a drive needs.
@@ -86,6 +88,7 @@ impl Opener {
                     due: Instant::ZERO,
                     registry: Arc::clone(&self.registry),
                     figures,
+                    uuid: String::new(),
                 };
                 Ok(Opened {
                     name: name.to_owned(),
@@ -135,6 +138,12 @@ impl Drive {
         Due::Now
     }
 
+    /// Takes the UUID by which its pool knows it.
+    pub(crate) fn take_uuid(&mut self, uuid: String) {
+        self.uuid = uuid;
+        self.registry.show(&self.name, self.details());
+    }
+
     /// Shows what the device's queue and controller have counted.
     pub(crate) fn publish(&self, queue: &Queue) {
         self.figures.set(&queue.stats(), &self.controller.stats());
@@ -165,7 +174,14 @@ impl Drive {
         if let Some(log) = self.controller.health() {
             self.figures.set_health(log);
         }
-        self.registry.show(&self.name, details(&self.controller));
+        self.registry.show(&self.name, self.details());
+    }
+
+    fn details(&self) -> DeviceDetails {
+        DeviceDetails {
+            uuid: self.uuid.clone(),
+            ..details(&self.controller)
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use clap::Parser;
 use cli::Cli;
 
 fn main() -> ExitCode {
+    lode_api::heap::keep_freed();
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

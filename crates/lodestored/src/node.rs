@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use lode_engine::{Completion, ControlRequest, DataRequest, PoolIndex, Shard, Token};
+use lode_engine::{Completion, ControlRequest, DataRequest, PoolIdentity, PoolIndex, Shard, Token};
 use lode_extent::{Pool, PoolState};
 use lode_reactor::Hosted;
 use lode_units::{Instant, MonotonicClock};
@@ -49,10 +49,14 @@ impl Node {
         self.shard.pool_state(index).cloned()
     }
 
-    /// The name and UUID of an attached pool that serves.
-    pub(crate) fn pool_identity(&self, index: PoolIndex) -> Option<(String, String)> {
-        let (name, uuid) = self.shard.pool_identity(index)?;
-        Some((name, uuid.to_string()))
+    /// Who an attached pool that serves is. Its drives are told what it calls them.
+    pub(crate) fn pool_identity(&mut self, index: PoolIndex) -> Option<PoolIdentity> {
+        let identity = self.shard.pool_identity(index)?;
+        let pool = self.pools.iter_mut().find(|pool| pool.index == index)?;
+        for (drive, uuid) in pool.drives.iter_mut().zip(&identity.device_uuids) {
+            drive.take_uuid(uuid.to_string());
+        }
+        Some(identity)
     }
 
     /// Begins to close a pool.

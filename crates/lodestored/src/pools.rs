@@ -253,8 +253,9 @@ impl Pools {
     /// The name of a pool that serves; shows its UUID.
     async fn identity(&self, index: PoolIndex) -> Result<String> {
         let identity = self.core.call(move |node| node.pool_identity(index)).await;
-        let (name, uuid) = identity.ok().flatten().ok_or(PoolManagerError::Stopping)?;
-        self.registry().show_pool(&name, uuid);
+        let identity = identity.ok().flatten().ok_or(PoolManagerError::Stopping)?;
+        let name = identity.name;
+        self.registry().show_pool(&name, identity.uuid.to_string());
         Ok(name)
     }
 

@@ -25,7 +25,7 @@ impl<D: BlockDevice> PoolHost<D> {
             check_range(request, volume)?;
             return Ok(Durability::None);
         }
-        if *self.pool.state() != PoolState::Ready {
+        if !matches!(self.pool.state(), PoolState::Ready) {
             return Err(IoError::PoolUnavailable);
         }
         if request.operation == DataOperation::Flush {

@@ -28,6 +28,8 @@ use resize::Resize;
 #[derive(Debug)]
 pub(crate) struct ControlTable {
     slots: Vec<Option<Control>>,
+    /// Slots in use, that of a request which is being looked at included.
+    running: usize,
 }
 
 #[derive(Debug)]
@@ -78,11 +80,14 @@ type Outcome = Option<Result<ControlReply, ControlError>>;
 
 impl ControlTable {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new() }
+        Self {
+            slots: Vec::new(),
+            running: 0,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.iter().all(Option::is_none)
+        self.running == 0
     }
 
     /// Notes the end of the data request that a control request needed.
@@ -95,7 +100,7 @@ impl ControlTable {
     }
 
     fn has_room(&self) -> bool {
-        self.slots.iter().filter(|slot| slot.is_some()).count() < CONTROLS_MAX
+        self.running < CONTROLS_MAX
     }
 
     fn insert(&mut self, control: Control) -> usize {
@@ -105,6 +110,7 @@ impl ControlTable {
             self.slots.len() - 1
         });
         self.slots[position] = Some(control);
+        self.running += 1;
         position
     }
 }
@@ -196,6 +202,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.controls.slots[slot] = Some(control);
             return false;
         };
+        self.controls.running -= 1;
         core.out.push(Completion::Control {
             token: control.token,
             result: Box::new(result),

@@ -14,7 +14,7 @@ impl<D: BlockDevice> PoolHost<D> {
     /// Shows a pool that became ready, or is no more: also one that has nothing else to do.
     #[inline]
     pub(super) fn show_readiness(&self) {
-        let is_ready = *self.pool.state() == PoolState::Ready;
+        let is_ready = matches!(self.pool.state(), PoolState::Ready);
         if is_ready != (self.stats.is_ready.read() == 1) {
             self.publish();
         }
@@ -25,7 +25,7 @@ impl<D: BlockDevice> PoolHost<D> {
         self.stats.publish(&self.pool.usage(), self.pool.counters());
         self.stats
             .is_ready
-            .set(u64::from(*self.pool.state() == PoolState::Ready));
+            .set(u64::from(matches!(self.pool.state(), PoolState::Ready)));
         for (shown, lane) in self.stats.devices.iter().zip(&self.lanes) {
             shown.errors.set(lane.errors());
             shown.in_flight.set(lane.in_flight() as u64);

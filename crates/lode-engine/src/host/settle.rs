@@ -219,7 +219,9 @@ impl<D: BlockDevice> PoolHost<D> {
         }
         let result = match op.failure {
             Some(_) => Err(IoError::FlushFailed),
-            None if *self.pool.state() != PoolState::Ready && op.durability > Durability::None => {
+            None if !matches!(self.pool.state(), PoolState::Ready)
+                && op.durability > Durability::None =>
+            {
                 Err(IoError::PoolUnavailable)
             }
             None => Ok(op.durability),

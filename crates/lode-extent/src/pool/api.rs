@@ -15,6 +15,19 @@ impl Pool {
         Some(self.core.as_ref()?.identity.uuid)
     }
 
+    /// The identity that the pool gave each device, in the caller's order; empty before it is
+    /// known.
+    #[must_use]
+    pub fn device_uuids(&self) -> Vec<Uuid> {
+        let Some(core) = self.core.as_ref() else {
+            return Vec::new();
+        };
+        let records = core.superblock.devices.iter();
+        let mut placed: Vec<_> = self.caller_position.iter().zip(records).collect();
+        placed.sort_by_key(|(position, _)| **position);
+        placed.iter().map(|(_, record)| record.uuid).collect()
+    }
+
     /// The pool's name; empty before it is known.
     #[must_use]
     pub fn name(&self) -> &str {
