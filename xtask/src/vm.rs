@@ -1,9 +1,9 @@
 //! `cargo xtask vm-test`: the driver against real VFIO, in guests under software emulation.
 //!
 //! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's programs
-//! (its init, package `lode-vm-guest`, the daemon and its command line) statically, packs both ([`initramfs`], [`modules`]), starts one
-//! guest after the other ([`guests`]) and talks to each over sockets ([`machine`], [`monitor`])
-//! until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
+//! statically (its init, package `lode-vm-guest`; the daemon and its command line), packs both
+//! ([`initramfs`], [`modules`]), starts one guest after the other ([`guests`]) and talks to each
+//! over sockets ([`machine`], [`monitor`]) until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
 //! guest has a time limit and is ended on every way out; what is kept lies below the target
 //! directory.
 //!

@@ -1,8 +1,9 @@
 //! `lodectl`: the command line of Lodestore.
 //!
 //! Parses the arguments, runs one command over the client library on one thread (or on this
-//! machine, for those about its controllers), and turns the outcome into an exit code: 0 done, 1 failed (one line on standard error), 2 wrong usage. A
-//! reader of standard output that goes away ends the command quietly.
+//! machine, for those about its controllers), and turns the outcome into an exit code: 0 done, 1
+//! failed (one line on standard error), 2 wrong usage. A reader of standard output that goes away
+//! ends the command quietly.
 
 mod bench;
 mod cli;
