@@ -3,9 +3,9 @@
 //! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's programs
 //! statically (its init, package `lode-vm-guest`; the daemon and its command line), packs both
 //! ([`initramfs`], [`modules`]), starts one guest after the other ([`guests`]) and talks to each
-//! over sockets ([`machine`], [`monitor`]) until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
-//! guest has a time limit and is ended on every way out; what is kept lies below the target
-//! directory.
+//! over sockets ([`machine`], [`monitor`]) until it has run its scenarios. Prints one line for each
+//! scenario. Main thread; blocks; every guest has a time limit and is ended on every way out; what
+//! is kept lies below the target directory.
 //!
 //! Where QEMU or the kernel cannot be had the command says so, runs nothing and succeeds:
 //! whoever needs the proof looks for the line `vm-test: ok`.
