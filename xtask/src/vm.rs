@@ -1,11 +1,11 @@
 //! `cargo xtask vm-test`: the driver against real VFIO, in guests under software emulation.
 //!
-//! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's only program
-//! (package `lode-vm-guest`) statically, packs both ([`initramfs`], [`modules`]), starts one
-//! guest after the other ([`guests`]) and talks to each over sockets ([`machine`], [`monitor`])
-//! until it has run its scenarios. Prints one line for each scenario. Main thread; blocks; every
-//! guest has a time limit and is ended on every way out; what is kept lies below the target
-//! directory.
+//! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's programs
+//! statically (its init, package `lode-vm-guest`; the daemon and its command line), packs both
+//! ([`initramfs`], [`modules`]), starts one guest after the other ([`guests`]) and talks to each
+//! over sockets ([`machine`], [`monitor`]) until it has run its scenarios. Prints one line for each
+//! scenario. Main thread; blocks; every guest has a time limit and is ended on every way out; what
+//! is kept lies below the target directory.
 //!
 //! Where QEMU or the kernel cannot be had the command says so, runs nothing and succeeds:
 //! whoever needs the proof looks for the line `vm-test: ok`.
@@ -19,20 +19,21 @@ mod modules;
 mod monitor;
 mod qemu;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::process;
 use crate::workspace::Workspace;
 use guests::{GUESTS, Guest, Plan};
+use initramfs::Program;
 use kit::Kit;
 use machine::{Machine, Outcome};
 
 /// Runs every scenario, or those of the guests and scenarios named. Blocks for some minutes.
 ///
 /// # Errors
-/// When a scenario fails, a guest does not run, or its program cannot be built.
+/// When a scenario fails, a guest does not run, or its programs cannot be built.
 pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
     let directory = workspace.target.join("vm");
@@ -43,9 +44,9 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
             return Ok(());
         }
     };
-    let program = build_program(workspace)?;
+    let programs = build_programs(workspace)?;
     let image = directory.join("initramfs.cpio");
-    initramfs::write(&image, &program, &modules::load(&kit.modules, MODULES)?)?;
+    initramfs::write(&image, &programs, &modules::load(&kit.modules, MODULES)?)?;
     let mut failed = Vec::new();
     let mut passed = 0;
     for plan in chosen {
@@ -114,15 +115,15 @@ fn choose(names: &[String]) -> Result<Vec<Plan>> {
         .collect())
 }
 
-/// Builds the guest's program: static, so that the guest needs no libraries, and a little
+/// Builds the guest's programs: static, so that the guest needs no libraries, and a little
 /// optimised, since every instruction is emulated.
-fn build_program(workspace: &Workspace) -> Result<PathBuf> {
-    process::run(workspace.cargo().args([
-        "build",
-        "--locked",
-        "--quiet",
-        "--package",
-        PROGRAM,
+fn build_programs(workspace: &Workspace) -> Result<Vec<Program>> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--locked", "--quiet"]);
+    for (_, package) in PROGRAMS {
+        cargo.args(["--package", package]);
+    }
+    process::run(cargo.args([
         "--target",
         TARGET,
         "--config",
@@ -132,7 +133,11 @@ fn build_program(workspace: &Workspace) -> Result<PathBuf> {
         "--config",
         "profile.dev.strip=true",
     ]))?;
-    Ok(workspace.target.join(TARGET).join("debug").join(PROGRAM))
+    let built = workspace.target.join(TARGET).join("debug");
+    Ok(PROGRAMS
+        .iter()
+        .map(|(place, package)| (*place, built.join(package)))
+        .collect())
 }
 
 fn conclude(passed: usize, failed: &[Outcome]) -> Result<()> {
@@ -154,7 +159,12 @@ fn conclude(passed: usize, failed: &[Outcome]) -> Result<()> {
 
 /// How often a guest is started when QEMU crashes.
 const STARTS_MAX: usize = 3;
-const PROGRAM: &str = "lode-vm-guest";
+/// Where each program is in the guest, and the package that makes it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("init", "lode-vm-guest"),
+    ("bin/lodestored", "lodestored"),
+    ("bin/lodectl", "lodectl"),
+];
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// What the guest kernel does not have built in.
 const MODULES: &[&str] = &["vfio_iommu_type1", "vfio_pci"];

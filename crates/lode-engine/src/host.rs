@@ -159,7 +159,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.lanes[index].kick();
             found += self.poll_lane(index, core);
         }
-        self.show_readiness();
+        self.show_readiness(core);
         found
     }
 

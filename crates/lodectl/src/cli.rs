@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lode_api::client::VolumeName;
 use lode_api::v1::Durability;
+use lode_vfio::PciAddress;
 
 use crate::output::Format;
 use crate::size::Size;
@@ -49,12 +50,49 @@ pub(crate) enum Command {
     /// Volumes and their data
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Say what this machine lacks for a real controller, and the command that mends it
+    ///
+    /// Needs no server and no privilege. Exit code 1 when something is missing.
+    Doctor(DoctorArguments),
+    /// Controllers of this machine: see them, hand them to the daemon, give them back
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Measure a volume: rate and latency of one kind of request
     Bench(BenchArguments),
     /// Write a completion script for a shell
     Completions {
         /// The shell
         shell: Shell,
+    },
+}
+
+/// What the doctor looks at.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// The controllers in question (0000:01:00.0); all when none is named
+    pub(crate) controllers: Vec<PciAddress>,
+    /// How much memory the daemon has to lock for its devices
+    #[arg(long, value_name = "SIZE", default_value = "128MiB")]
+    pub(crate) memory: Size,
+}
+
+/// What to do with the controllers of this machine. Needs no server.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// List the NVMe controllers with their drivers and what they are used for
+    List,
+    /// Take a controller from the kernel's driver, for the daemon to use (needs root)
+    Bind {
+        /// The controller: 0000:01:00.0
+        controller: PciAddress,
+        /// Also when it is mounted or holds data, which may be lost
+        #[arg(long)]
+        even_in_use: bool,
+    },
+    /// Give a controller back to the kernel's driver (needs root)
+    Unbind {
+        /// The controller: 0000:01:00.0
+        controller: PciAddress,
     },
 }
 
@@ -72,7 +110,7 @@ pub(crate) enum PoolCommand {
     Create {
         /// The new pool's name
         name: String,
-        /// The devices: file:PATH, memory:SIZE, vfio:ADDRESS, vfio-user:SOCKET
+        /// The devices: file:PATH, memory:SIZE, vfio:ADDRESS
         #[arg(required = true)]
         devices: Vec<String>,
         /// Also when a device holds a pool already

@@ -1,11 +1,14 @@
 //! `lodectl`: the command line of Lodestore.
 //!
-//! Parses the arguments, runs one command over the client library on one thread, and turns the
-//! outcome into an exit code: 0 done, 1 failed (one line on standard error), 2 wrong usage. A
-//! reader of standard output that goes away ends the command quietly.
+//! Parses the arguments, runs one command over the client library on one thread (or on this
+//! machine, for those about its controllers), and turns the outcome into an exit code: 0 done, 1
+//! failed (one line on standard error), 2 wrong usage. A reader of standard output that goes away
+//! ends the command quietly.
 
 mod bench;
 mod cli;
+mod device;
+mod doctor;
 mod export;
 mod import;
 mod info;
@@ -53,26 +56,33 @@ fn run(cli: Cli) -> Result<()> {
         clap_complete::generate(shell, &mut Cli::command(), "lodectl", &mut script);
         return output::write_all(&script);
     }
+    let output = Output::new(if cli.json { Format::Json } else { cli.output });
+    match cli.command {
+        Command::Doctor(arguments) => return doctor::run(&output, arguments),
+        Command::Device(command) => return device::run(&output, command),
+        _ => {}
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
-    let outcome = runtime.block_on(dispatch(cli));
+    let outcome = runtime.block_on(dispatch(cli, &output));
     // Threads get the time to remove what they have begun; one that is stuck in reading a file
     // does not hold the program up for longer.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     outcome
 }
 
-async fn dispatch(cli: Cli) -> Result<()> {
-    let output = Output::new(if cli.json { Format::Json } else { cli.output });
+async fn dispatch(cli: Cli, output: &Output) -> Result<()> {
     let client = Client::connect(&cli.address).await?;
     match cli.command {
-        Command::Info => info::show(&client, &output).await,
-        Command::Pool(command) => pool::run(&client, &output, command).await,
-        Command::Volume(command) => volume::run(&client, &output, command).await,
-        Command::Bench(arguments) => bench::run(&client, &output, &arguments).await,
-        Command::Completions { .. } => unreachable!("completions need no server"),
+        Command::Info => info::show(&client, output).await,
+        Command::Pool(command) => pool::run(&client, output, command).await,
+        Command::Volume(command) => volume::run(&client, output, command).await,
+        Command::Bench(arguments) => bench::run(&client, output, &arguments).await,
+        Command::Completions { .. } | Command::Doctor(_) | Command::Device(_) => {
+            unreachable!("these need no server")
+        }
     }
 }
 

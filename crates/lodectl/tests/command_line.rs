@@ -369,3 +369,43 @@ fn a_measurement_counts_its_requests_and_tells_latencies() {
         stderr(&unaligned)
     );
 }
+
+#[test]
+fn the_doctor_needs_no_server_and_its_exit_code_says_whether_something_is_missing() {
+    let mut command = Command::cargo_bin("lodectl").expect("the program is built");
+    let output = command
+        .args(["doctor", "--output", "json"])
+        .env("LODESTORE_ADDRESS", "unix:/nowhere/at/all")
+        .output()
+        .expect("it starts");
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON on standard output");
+    let checks = checks.as_array().expect("a list of checks");
+    assert!(!checks.is_empty());
+    let mut is_missing = false;
+    for check in checks {
+        let status = check["status"].as_str().expect("a status");
+        assert!(
+            ["good", "advice", "unknown", "missing"].contains(&status),
+            "{check}"
+        );
+        assert_eq!(check["remedy"].is_string(), status != "good", "{check}");
+        is_missing |= status == "missing";
+    }
+    assert_eq!(output.status.code(), Some(i32::from(is_missing)));
+}
+
+#[test]
+fn a_controller_that_is_not_there_can_be_neither_bound_nor_given_back() {
+    for verb in ["bind", "unbind"] {
+        let mut command = Command::cargo_bin("lodectl").expect("the program is built");
+        let output = command
+            .args(["device", verb, "ffff:ff:1f.7"])
+            .output()
+            .expect("it starts");
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(
+            stderr(&output),
+            "lodectl: there is no PCI function ffff:ff:1f.7\n"
+        );
+    }
+}

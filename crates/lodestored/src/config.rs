@@ -101,7 +101,7 @@ pub(crate) enum HugePages {
 pub(crate) struct Pool {
     /// Its name.
     pub(crate) name: String,
-    /// Its devices, as `file:PATH` or `memory:SIZE` with options.
+    /// Its devices, as `file:PATH`, `memory:SIZE` or `vfio:ADDRESS` with options.
     pub(crate) devices: Vec<String>,
     /// Whether to make the pool when its devices hold none.
     #[serde(default)]

@@ -54,7 +54,10 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
     if cli.dev {
         crate::logging::print(&welcome::text(&bound, &cli.data_dir))?;
     }
-    let reason = until_stopped(&started.core).await?;
+    let reason = tokio::select! {
+        reason = until_stopped(&started.core) => reason?,
+        never = pools.heed_removals() => match never {},
+    };
     tracing::info!(reason, "stopping");
     notify::stopping();
     monitor.set_serving(false);

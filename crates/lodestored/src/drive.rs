@@ -4,32 +4,35 @@
 mod figures;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lode_api::v1::{DeviceHealth, DeviceState};
 use lode_bus::{DmaMemory, IovaSpace};
 use lode_nvme::{
     Controller, ControllerEvent, ControllerOptions, ControllerState, NamespaceQueue, QueueOptions,
 };
-use lode_nvme_emu::{EmulatedController, EmulatorError, EmulatorSpec};
 use lode_nvme_spec::log_page::HealthLog;
 use lode_server::{DeviceDetails, PoolManagerError};
-use lode_units::{Instant, MonotonicClock};
+use lode_units::{Instant, MonotonicClock, NamespaceId};
 
+use crate::any_bus::AnyBus;
+use crate::device_name::DeviceSpec;
 use crate::registry::Registry;
 
 pub(crate) use figures::{Devices, DevicesSource};
 use figures::{Figures, saturated};
 
 /// The queue of one device on the core.
-pub(crate) type Queue = NamespaceQueue<EmulatedController>;
+pub(crate) type Queue = NamespaceQueue<AnyBus>;
 
 /// A controller in use, as the core that polls it sees it.
 #[derive(Debug)]
 pub(crate) struct Drive {
     name: String,
-    controller: Controller<EmulatedController>,
+    controller: Controller<AnyBus>,
     /// When the controller itself wants to be polled, beside its queue.
     due: Instant,
+    removal: Removal,
     registry: Arc<Registry>,
     figures: Arc<Figures>,
     /// What its pool calls it; empty before that is known.
@@ -62,45 +65,46 @@ impl Opener {
     /// # Errors
     /// Why it cannot be used.
     pub(crate) fn open(&self, name: &str) -> Result<Opened, PoolManagerError> {
-        let spec: EmulatorSpec =
-            name.parse()
-                .map_err(|error: EmulatorError| PoolManagerError::InvalidDevice {
-                    device: name.to_owned(),
-                    message: error.to_string(),
-                })?;
-        let emulated = EmulatedController::open(&spec).map_err(|error| refused(name, &error))?;
+        let spec: DeviceSpec = name
+            .parse()
+            .map_err(|message| PoolManagerError::InvalidDevice {
+                device: name.to_owned(),
+                message,
+            })?;
+        let bus = spec.open(name)?;
         let failed = |message: String| PoolManagerError::DeviceFailed {
             device: name.to_owned(),
             message,
         };
-        let mut controller = Controller::new(emulated, ControllerOptions::default(), &self.space)
+        let mut controller = Controller::new(bus, ControllerOptions::default(), &self.space)
             .map_err(|error| failed(chain(&error)))?;
-        self.bring_up(&mut controller)
-            .map_err(|error| failed(chain(&error)))
-            .and_then(|queue| {
-                let queue = queue.ok_or_else(|| failed("it has no usable namespace".to_owned()))?;
-                self.registry.show(name, details(&controller));
-                let figures = Arc::new(Figures::new(name));
-                self.registry.devices().show(Arc::clone(&figures));
-                let drive = Drive {
-                    name: name.to_owned(),
-                    controller,
-                    due: Instant::ZERO,
-                    registry: Arc::clone(&self.registry),
-                    figures,
-                    uuid: String::new(),
-                };
-                Ok(Opened {
-                    name: name.to_owned(),
-                    drive,
-                    queue,
-                })
-            })
+        let queue = self
+            .bring_up(&mut controller, spec.namespace())
+            .map_err(|error| failed(chain(&error)))?
+            .ok_or_else(|| failed(no_namespace(spec.namespace())))?;
+        self.registry.show(name, details(&controller));
+        let figures = Arc::new(Figures::new(name));
+        self.registry.devices().show(Arc::clone(&figures));
+        let drive = Drive {
+            name: name.to_owned(),
+            controller,
+            due: Instant::ZERO,
+            removal: Removal::NotRequested,
+            registry: Arc::clone(&self.registry),
+            figures,
+            uuid: String::new(),
+        };
+        Ok(Opened {
+            name: name.to_owned(),
+            drive,
+            queue,
+        })
     }
 
     fn bring_up(
         &self,
-        controller: &mut Controller<EmulatedController>,
+        controller: &mut Controller<AnyBus>,
+        wanted: Option<NamespaceId>,
     ) -> Result<Option<Queue>, lode_nvme::NvmeError> {
         controller.bring_up(&self.clock)?;
         for memory in self.memories.iter() {
@@ -108,8 +112,9 @@ impl Opener {
         }
         let Some(namespace) = controller
             .namespaces()
-            .first()
+            .iter()
             .map(|namespace| namespace.id)
+            .find(|id| wanted.is_none_or(|wanted| wanted == *id))
         else {
             return Ok(None);
         };
@@ -132,6 +137,10 @@ impl Drive {
         }
         self.controller.poll(now);
         self.due = self.controller.next_deadline();
+        if !self.controller.bus().is_emulated() {
+            self.look_for_removal();
+            self.due = self.due.min(now + REMOVAL_INTERVAL);
+        }
         while let Some(event) = self.controller.take_event() {
             self.note(&event);
         }
@@ -164,6 +173,16 @@ impl Drive {
         self.registry.devices().hide(&self.figures);
     }
 
+    /// Tells the registry, once, that the kernel wants the device back.
+    fn look_for_removal(&mut self) {
+        if self.removal == Removal::Requested || !self.controller.bus().is_removal_requested() {
+            return;
+        }
+        self.removal = Removal::Requested;
+        tracing::warn!(device = self.name, "the kernel wants the device back");
+        self.registry.request_removal(&self.name);
+    }
+
     fn note(&self, event: &ControllerEvent) {
         match event {
             ControllerEvent::HealthRead | ControllerEvent::ErrorLogRead => {
@@ -194,23 +213,17 @@ pub(crate) enum Due {
     Not,
 }
 
-fn refused(name: &str, error: &EmulatorError) -> PoolManagerError {
-    let device = name.to_owned();
-    match error {
-        EmulatorError::InUse { .. } => PoolManagerError::DeviceInUse { device },
-        EmulatorError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            PoolManagerError::DeviceNotFound { device }
-        }
-        EmulatorError::Syntax { .. } | EmulatorError::Option { .. } => {
-            PoolManagerError::InvalidDevice {
-                device,
-                message: chain(error),
-            }
-        }
-        _ => PoolManagerError::DeviceFailed {
-            device,
-            message: chain(error),
-        },
+/// Whether the kernel has asked for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    NotRequested,
+    Requested,
+}
+
+fn no_namespace(wanted: Option<NamespaceId>) -> String {
+    match wanted {
+        Some(id) => format!("it has no usable namespace {}", id.get()),
+        None => "it has no usable namespace".to_owned(),
     }
 }
 
@@ -226,9 +239,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn details(controller: &Controller<EmulatedController>) -> DeviceDetails {
+fn details(controller: &Controller<AnyBus>) -> DeviceDetails {
     let mut details = DeviceDetails {
-        is_emulated: true,
+        is_emulated: controller.bus().is_emulated(),
         state: state_of(controller.state()),
         health: controller.health().map(health_of),
         ..DeviceDetails::default()
@@ -261,3 +274,6 @@ fn health_of(log: &HealthLog) -> DeviceHealth {
         power_on_hours: saturated(log.power_on_hours.get()),
     }
 }
+
+/// How often a real device is asked whether the kernel wants it back.
+const REMOVAL_INTERVAL: Duration = Duration::from_secs(1);

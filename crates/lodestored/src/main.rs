@@ -3,9 +3,11 @@
 //! Two threads do everything: the core, which polls devices and serves clients, and this one,
 //! which opens devices, serves HTTP and listens for signals.
 
+mod any_bus;
 mod cli;
 mod config;
 mod daemon;
+mod device_name;
 mod drive;
 mod logging;
 mod manager;

@@ -154,6 +154,28 @@ impl Pools {
         Ok(())
     }
 
+    /// Lets go of each device that the kernel wants back, with its whole pool: what is under way
+    /// ends, the pool is written back, the controller is shut down. Never returns.
+    pub(crate) async fn heed_removals(&self) -> std::convert::Infallible {
+        loop {
+            let device = self.registry().next_removal().await;
+            let name = {
+                let open = self.open.lock().await;
+                let mut pools = open.iter();
+                pools
+                    .find(|(_, pool)| pool.devices.contains(&device))
+                    .map(|(name, _)| name.clone())
+            };
+            let Some(name) = name else {
+                continue;
+            };
+            match self.export(name.clone()).await {
+                Ok(()) => tracing::warn!(pool = name, device, "exported: the kernel wanted it"),
+                Err(error) => tracing::error!(pool = name, device, %error, "cannot let go of it"),
+            }
+        }
+    }
+
     /// Closes every pool cleanly, once the requests under way have ended.
     pub(crate) async fn close_all(&self, grace: Duration) {
         let deadline = self.opener.clock.now() + grace;

@@ -1,11 +1,13 @@
 //! What is known of devices and pools in use besides what the shard knows: read by the server,
 //! written when one is opened, changes or goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lode_server::DeviceDetails;
+use tokio::sync::Notify;
 
+use crate::device_name::DeviceSpec;
 use crate::drive::Devices;
 
 /// The devices and pools in use.
@@ -13,12 +15,15 @@ use crate::drive::Devices;
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
     devices: Arc<Devices>,
+    removal: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     devices: BTreeMap<String, DeviceDetails>,
     pools: BTreeMap<String, String>,
+    /// Devices that the kernel wants back and nobody has let go of yet.
+    wanted_back: BTreeSet<String>,
 }
 
 impl Registry {
@@ -44,11 +49,30 @@ impl Registry {
 
     /// Whether a device is in use, under this name or with other options.
     pub(crate) fn uses(&self, name: &str) -> bool {
-        let wanted = path(name);
+        let Some(wanted) = DeviceSpec::identity(name) else {
+            return false;
+        };
         self.lock()
             .devices
             .keys()
-            .any(|used| path(used) == wanted && !is_memory(wanted))
+            .any(|used| DeviceSpec::identity(used).as_ref() == Some(&wanted))
+    }
+
+    /// Says that the kernel wants a device back. Called once for each device in use.
+    pub(crate) fn request_removal(&self, name: &str) {
+        self.lock().wanted_back.insert(name.to_owned());
+        self.removal.notify_one();
+    }
+
+    /// Waits for a device that the kernel wants back.
+    pub(crate) async fn next_removal(&self) -> String {
+        loop {
+            if let Some(name) = self.lock().wanted_back.pop_first() {
+                return name;
+            }
+            // A request after the look leaves a permit behind, so that none is missed.
+            self.removal.notified().await;
+        }
     }
 
     /// Shows a pool's UUID.
@@ -71,16 +95,6 @@ impl Registry {
     }
 }
 
-/// A device's name without its options.
-fn path(name: &str) -> &str {
-    name.split('?').next().unwrap_or(name)
-}
-
-/// Each `memory:` device is one of its own, whatever its name.
-fn is_memory(name: &str) -> bool {
-    name.starts_with("memory:")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +109,23 @@ mod tests {
         assert!(!registry.uses("memory:1GiB"));
         registry.hide("file:/a?size=1GiB");
         assert!(!registry.uses("file:/a"));
+    }
+
+    #[tokio::test]
+    async fn every_device_that_is_wanted_back_is_told_once() {
+        let registry = Registry::default();
+        registry.request_removal("vfio:01:00.0");
+        registry.request_removal("vfio:02:00.0");
+        assert_eq!(registry.next_removal().await, "vfio:01:00.0");
+        assert_eq!(registry.next_removal().await, "vfio:02:00.0");
+        let waiting = registry.next_removal();
+        tokio::pin!(waiting);
+        tokio::select! {
+            biased;
+            name = &mut waiting => panic!("{name} was told twice"),
+            () = std::future::ready(()) => {}
+        }
+        registry.request_removal("vfio:03:00.0");
+        assert_eq!(waiting.await, "vfio:03:00.0");
     }
 }

@@ -1,10 +1,10 @@
-//! The only program of a test guest. As process 1 it makes the guest usable and runs the
+//! The first program of a test guest. As process 1 it makes the guest usable and runs the
 //! scenarios that the kernel's command line names, each in a process of its own; with a
 //! scenario's name it runs that.
 //!
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
-//! controller behind VFIO; [`kernel`], the kernel's own driver and its log; [`watch`], what a
-//! scenario hangs in; [`scenarios`].
+//! controller behind VFIO; [`service`], the daemon; [`kernel`], the kernel's own driver and its
+//! log; [`watch`], what a scenario hangs in; [`scenarios`].
 //! Started by `cargo xtask vm-test`; of no use outside a guest, and says so.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod kernel;
 mod pattern;
 mod rig;
 mod scenarios;
+mod service;
 mod watch;
 
 use std::process::ExitCode;

@@ -5,6 +5,7 @@
 //! ones that it gives them.
 
 mod bring_up;
+mod daemon;
 mod data;
 mod errors;
 mod events;
@@ -45,6 +46,8 @@ const SCENARIOS: &[Scenario] = &[
     ("no-stray-dma", isolation::no_stray_dma),
     ("removal", removal::removal),
     ("smart-warning", events::smart_warning),
+    ("daemon", daemon::daemon),
+    ("daemon-removal", daemon::removal),
 ];
 
 /// Code that a scenario starts in a process of its own.

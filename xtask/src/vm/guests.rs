@@ -1,7 +1,7 @@
 //! The guests: which controllers each has and which scenarios it runs.
 //!
 //! The scenarios themselves are in `tests/vm`; addresses, identifiers and the bad block here are
-//! the ones that they rely on. A guest with the daemon inside is one more entry.
+//! the ones that they rely on.
 
 use std::path::Path;
 
@@ -178,6 +178,18 @@ pub(super) const GUESTS: &[Guest] = &[
         ],
         kernel: "",
         scenarios: &["removal", "no-stray-dma"],
+    },
+    Guest {
+        name: "daemon",
+        disks: &[Disk::new("untouched", 256), Disk::new("pool", 256)],
+        devices: &[
+            "nvme,id=served,serial=served,addr=0x13,max_ioqpairs=8",
+            "nvme-ns,bus=served,nsid=1,drive=untouched,logical_block_size=512",
+            "nvme-ns,bus=served,nsid=2,drive=pool,logical_block_size=4096,\
+             physical_block_size=4096",
+        ],
+        kernel: "",
+        scenarios: &["daemon", "daemon-removal", "no-stray-dma"],
     },
 ];
 

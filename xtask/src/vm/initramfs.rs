@@ -1,24 +1,29 @@
-//! The guest's first and only file system: a cpio archive ("newc" format) with its program as
-//! `/init` and the kernel's modules.
+//! The guest's first and only file system: a cpio archive ("newc" format) with its programs
+//! (one of them is `/init`) and the kernel's modules.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::modules::Module;
 
+/// A program: where it is in the archive, and the file that it is made of.
+pub(super) type Program = (&'static str, PathBuf);
+
 /// Writes the archive to `target`.
 ///
 /// # Errors
-/// When the program cannot be read or the archive not written.
-pub(super) fn write(target: &Path, program: &Path, modules: &[Module]) -> Result<()> {
-    let init = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+/// When a program cannot be read or the archive not written.
+pub(super) fn write(target: &Path, programs: &[Program], modules: &[Module]) -> Result<()> {
     let mut archive = Archive::default();
-    for directory in ["dev", "proc", "sys", "tmp", "modules"] {
+    for directory in ["bin", "dev", "proc", "sys", "tmp", "modules"] {
         archive.add(directory, DIRECTORY, b"")?;
     }
-    archive.add("init", PROGRAM, &init)?;
+    for (place, file) in programs {
+        let content = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        archive.add(place, PROGRAM, &content)?;
+    }
     let order: String = modules
         .iter()
         .map(|module| format!("{}\n", module.file))

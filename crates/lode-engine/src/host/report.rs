@@ -11,11 +11,17 @@ use crate::core::ShardCore;
 use crate::stats::PoolStats;
 
 impl<D: BlockDevice> PoolHost<D> {
-    /// Shows a pool that became ready, or is no more: also one that has nothing else to do.
+    /// Shows a pool that became ready, under its own name, or is no more: also one that has
+    /// nothing else to do.
     #[inline]
-    pub(super) fn show_readiness(&self) {
+    pub(super) fn show_readiness(&mut self, core: &ShardCore) {
         let is_ready = matches!(self.pool.state(), PoolState::Ready);
-        if is_ready != (self.stats.is_ready.read() == 1) {
+        if is_ready == (self.stats.is_ready.read() == 1) {
+            return;
+        }
+        if is_ready && self.name != self.pool.name() {
+            self.take_name(core);
+        } else {
             self.publish();
         }
     }

@@ -2,7 +2,7 @@
 //! and no others.
 
 use lode_block::{Durability, Operation, WriteCache};
-use lode_engine::{DataOperation, IoError};
+use lode_engine::{ControlReply, ControlRequest, DataOperation, IoError};
 use lode_units::BlockSize;
 
 use crate::device::{Fault, geometry};
@@ -196,4 +196,14 @@ fn after_a_failed_flush_nothing_more_is_promised() {
         data,
         "what promises nothing goes on"
     );
+}
+
+#[test]
+fn an_imported_pool_is_known_by_its_name_as_soon_as_it_is_ready() {
+    let rig = Rig::new(WriteCache::None);
+    let mut rig = rig.crash(geometry(BlockSize::B512, WriteCache::None));
+    match rig.control(ControlRequest::ListPools) {
+        Ok(ControlReply::Pools(pools)) => assert_eq!(pools[0].name, "tank"),
+        other => panic!("{other:?}"),
+    }
 }

@@ -70,7 +70,9 @@ impl Rig {
         } else {
             Pool::import(&specs)
         };
-        let pool = shard.attach("tank", vec![("memory".to_owned(), device)], pool);
+        // Who imports a pool may not know its name before.
+        let name = if is_new { "tank" } else { "" };
+        let pool = shard.attach(name, vec![("memory".to_owned(), device)], pool);
         let now = Instant::from_nanos(1);
         let mut rig = Self {
             shard,

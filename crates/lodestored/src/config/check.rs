@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use lode_nvme_emu::EmulatorSpec;
 use lode_units::limits::{NAME_LENGTH_MAX_BYTES, POOL_DEVICES_MAX};
 
 use super::{Config, Memory, Pool, Server};
+use crate::device_name::DeviceSpec;
 
 /// Something in a configuration that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +44,10 @@ impl Config {
             for device in pool
                 .devices
                 .iter()
-                .filter(|device| device.starts_with("file:"))
+                .filter_map(|device| DeviceSpec::identity(device))
             {
-                let path = device.split('?').next().unwrap_or(device);
-                if !devices.insert(path) {
-                    let reason = format!("{path} is named twice");
+                if !devices.insert(device.clone()) {
+                    let reason = format!("{device} is named twice");
                     problems.push(Problem {
                         place: format!("{place}.devices"),
                         reason,
@@ -125,12 +124,9 @@ fn check_pool(place: &str, pool: &Pool, problems: &mut Vec<Problem>) {
         });
     }
     for (index, device) in pool.devices.iter().enumerate() {
-        if let Err(error) = device.parse::<EmulatorSpec>() {
+        if let Err(reason) = device.parse::<DeviceSpec>() {
             let place = format!("{place}.devices[{index}]");
-            problems.push(Problem {
-                place,
-                reason: error.to_string(),
-            });
+            problems.push(Problem { place, reason });
         }
     }
 }
@@ -176,6 +172,9 @@ mod tests {
             [[pool]]
             name = 'a'
             devices = ['file:/x?size=2GiB']
+            [[pool]]
+            name = 'b'
+            devices = ['vfio:0000:01:00.0', 'vfio:nvme0', 'vfio:01:00.0?namespace=2']
         ";
         let expected = [
             "server.grpc",
@@ -186,6 +185,8 @@ mod tests {
             "pool[1].devices[1]",
             "pool[2].name",
             "pool[2].devices",
+            "pool[3].devices[1]",
+            "pool[3].devices",
         ];
         assert_eq!(problems(text), expected);
     }

@@ -1,0 +1,123 @@
+//! The one bus type of the daemon: an emulated controller or a real one.
+//!
+//! An enum and no trait object: the data path calls registers and [`Bus::advance`] through a
+//! branch that is always predicted.
+
+use std::os::fd::{BorrowedFd, RawFd};
+
+use lode_bus::{Bus, BusError, DmaMemory, Registers};
+use lode_nvme_emu::{EmulatedController, EmulatedRegisters};
+use lode_units::Instant;
+use lode_vfio::{VfioBus, VfioRegisters};
+
+/// A controller of either kind.
+#[derive(Debug)]
+pub(crate) enum AnyBus {
+    /// Inside this process, over a file or memory.
+    Emulated(Box<EmulatedController>),
+    /// Taken through the kernel's VFIO.
+    Vfio(Box<VfioBus>),
+}
+
+/// The registers of either kind.
+#[derive(Debug)]
+pub(crate) enum AnyRegisters {
+    /// Of an emulated controller.
+    Emulated(EmulatedRegisters),
+    /// Of a real one.
+    Vfio(VfioRegisters),
+}
+
+impl AnyBus {
+    /// Whether the controller runs inside this process.
+    pub(crate) const fn is_emulated(&self) -> bool {
+        matches!(self, Self::Emulated(_))
+    }
+
+    /// Whether the kernel wants the controller back. Enters the kernel, does not block.
+    pub(crate) fn is_removal_requested(&self) -> bool {
+        match self {
+            Self::Emulated(_) => false,
+            Self::Vfio(bus) => bus.is_removal_requested(),
+        }
+    }
+}
+
+/// The same call on whichever variant `$this` is.
+macro_rules! either {
+    ($this:expr, $inner:ident => $call:expr) => {
+        match $this {
+            Self::Emulated($inner) => $call,
+            Self::Vfio($inner) => $call,
+        }
+    };
+}
+
+impl Registers for AnyRegisters {
+    fn length_bytes(&self) -> u64 {
+        either!(self, registers => registers.length_bytes())
+    }
+
+    fn read_u32(&self, offset: u32) -> u32 {
+        either!(self, registers => registers.read_u32(offset))
+    }
+
+    fn read_u64(&self, offset: u32) -> u64 {
+        either!(self, registers => registers.read_u64(offset))
+    }
+
+    fn write_u32(&self, offset: u32, value: u32) {
+        either!(self, registers => registers.write_u32(offset, value));
+    }
+
+    fn write_u64(&self, offset: u32, value: u64) {
+        either!(self, registers => registers.write_u64(offset, value));
+    }
+}
+
+impl Bus for AnyBus {
+    type Registers = AnyRegisters;
+
+    fn name(&self) -> &str {
+        either!(self, bus => bus.name())
+    }
+
+    fn registers(&self) -> AnyRegisters {
+        match self {
+            Self::Emulated(bus) => AnyRegisters::Emulated(bus.registers()),
+            Self::Vfio(bus) => AnyRegisters::Vfio(bus.registers()),
+        }
+    }
+
+    fn map(&self, memory: &DmaMemory) -> Result<(), BusError> {
+        either!(self, bus => bus.map(memory))
+    }
+
+    fn unmap(&self, memory: &DmaMemory) -> Result<(), BusError> {
+        either!(self, bus => bus.unmap(memory))
+    }
+
+    fn interrupt_count(&self) -> u16 {
+        either!(self, bus => bus.interrupt_count())
+    }
+
+    fn enable_interrupt(&self, vector: u16) -> Result<RawFd, BusError> {
+        either!(self, bus => bus.enable_interrupt(vector))
+    }
+
+    fn route_interrupt(&self, vector: u16, signal: BorrowedFd<'_>) -> Result<(), BusError> {
+        either!(self, bus => bus.route_interrupt(vector, signal))
+    }
+
+    fn reset_function(&self) -> Result<(), BusError> {
+        either!(self, bus => bus.reset_function())
+    }
+
+    fn is_present(&self) -> bool {
+        either!(self, bus => bus.is_present())
+    }
+
+    fn advance(&self, now: Instant) -> Option<Instant> {
+        either!(self, bus => bus.advance(now))
+    }
+}

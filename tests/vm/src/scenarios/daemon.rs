@@ -1,0 +1,155 @@
+//! The daemon over a real controller, driven by its command line as a person would.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use lode_vfio::PciAddress;
+use rustix::process::Signal;
+
+use crate::kernel;
+use crate::pattern;
+use crate::service::Daemon;
+
+/// Bind, serve, be killed, serve again, stop, give back: what was written is there, and only the
+/// namespace that was named was touched.
+pub(super) fn daemon() -> Result<String> {
+    let address = address()?;
+    let first = kernel::disk_path(address, 1)?;
+    lodectl(&["device", "bind", &address.to_string()])?;
+    lodectl(&["doctor", &address.to_string()])?;
+    let device = device(address);
+    let daemon = Daemon::start()?;
+    lodectl(&["pool", "create", "tank", &device])?;
+    let status = lodectl(&["pool", "status", "tank", "--json"])?;
+    ensure!(status.contains("\"is_emulated\": false"), "{status}");
+    lodectl(&["volume", "create", "disk", "--size", "32MiB"])?;
+    write(0, 1)?;
+    daemon.end(Signal::KILL)?;
+
+    let daemon = Daemon::start()?;
+    lodectl(&["pool", "import", &device])?;
+    verify(0, 1).context("after the kill")?;
+    write(MIB, 2)?;
+    let status = daemon.end(Signal::TERM)?;
+    ensure!(status.success(), "the daemon stopped with {status}");
+
+    lodectl(&["device", "unbind", &address.to_string()])?;
+    let untouched = read_disk(address, 1)?;
+    ensure!(
+        untouched.iter().all(|byte| *byte == 0),
+        "{} was written to",
+        first.display()
+    );
+    let used = read_disk(address, 2)?;
+    ensure!(used.iter().any(|byte| *byte != 0), "no pool on its disk");
+
+    lodectl(&["device", "bind", &address.to_string()])?;
+    let daemon = Daemon::start()?;
+    lodectl(&["pool", "import", &device])?;
+    verify(0, 1)?;
+    verify(MIB, 2)?;
+    daemon.end(Signal::TERM)?;
+    Ok("2 MiB read back after a kill, a clean stop and the kernel's driver in between".to_owned())
+}
+
+/// The kernel wants a controller back that the daemon has: the pool is exported, the daemon
+/// lives, and the pool can be used again when the controller is back.
+pub(super) fn removal() -> Result<String> {
+    let address = address()?;
+    lodectl(&["device", "bind", &address.to_string()])?;
+    let device = device(address);
+    let daemon = Daemon::start()?;
+    lodectl(&["pool", "create", "tank", &device, "--overwrite"])?;
+    lodectl(&["volume", "create", "disk", "--size", "32MiB"])?;
+    write(0, 3)?;
+    // Returns when the daemon has let go and the kernel's driver has the controller.
+    lodectl(&["device", "unbind", &address.to_string()])?;
+    let pools = lodectl(&["pool", "list", "--json"])?;
+    ensure!(pools.trim() == "[]", "{pools}");
+    let refused = try_lodectl(&["volume", "read", "disk"], &[])?;
+    ensure!(!refused.status.success(), "a volume without its pool");
+    let refusal = String::from_utf8_lossy(&refused.stderr).trim().to_owned();
+
+    lodectl(&["device", "bind", &address.to_string()])?;
+    lodectl(&["pool", "import", &device])?;
+    verify(0, 3)?;
+    let status = daemon.end(Signal::TERM)?;
+    ensure!(status.success(), "the daemon stopped with {status}");
+    Ok(format!("meanwhile: {refusal}; afterwards all is there"))
+}
+
+/// The controller of the daemon's guest.
+fn address() -> Result<PciAddress> {
+    "0000:00:13.0".parse().context("an address")
+}
+
+/// Its second namespace, as the configuration names it.
+fn device(address: PciAddress) -> String {
+    format!("vfio:{address}?namespace=2")
+}
+
+fn content(round: u64) -> Vec<u8> {
+    pattern::blocks(0, 256, round, 4096)
+}
+
+fn write(offset: u64, round: u64) -> Result<()> {
+    let line = ["volume", "write", "disk", "--offset", &offset.to_string()];
+    succeeded(&line, try_lodectl(&line, &content(round))?)?;
+    Ok(())
+}
+
+fn verify(offset: u64, round: u64) -> Result<()> {
+    let offset = offset.to_string();
+    let line = [
+        "volume", "read", "disk", "--offset", &offset, "--length", "1MiB",
+    ];
+    let found = succeeded(&line, try_lodectl(&line, &[])?)?;
+    ensure!(
+        found == content(round),
+        "at {offset} is not what round {round} wrote"
+    );
+    Ok(())
+}
+
+fn read_disk(address: PciAddress, namespace: u32) -> Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let disk = kernel::open_disk(address, namespace)?;
+    let mut found = vec![0; usize::try_from(MIB)?];
+    disk.read_exact_at(&mut found, 0)?;
+    Ok(found)
+}
+
+/// Runs `lodectl` to its good end; what it printed.
+fn lodectl(line: &[&str]) -> Result<String> {
+    let output = succeeded(line, try_lodectl(line, &[])?)?;
+    Ok(String::from_utf8_lossy(&output).into_owned())
+}
+
+fn succeeded(line: &[&str], output: Output) -> Result<Vec<u8>> {
+    ensure!(
+        output.status.success(),
+        "lodectl {}: {}{}",
+        line.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(output.stdout)
+}
+
+fn try_lodectl(line: &[&str], input: &[u8]) -> Result<Output> {
+    let mut child = Command::new("/bin/lodectl")
+        .args(["--address", Daemon::ADDRESS])
+        .args(line)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting lodectl")?;
+    let mut stdin = child.stdin.take().context("its input")?;
+    stdin.write_all(input)?;
+    drop(stdin);
+    Ok(child.wait_with_output()?)
+}
+
+const MIB: u64 = 1 << 20;
