@@ -210,6 +210,11 @@ impl<D: BlockDevice> PoolHost<D> {
         self.lanes.iter().map(Lane::in_flight).sum()
     }
 
+    /// Whether a control request has not ended.
+    pub(crate) fn has_controls(&self) -> bool {
+        !self.controls.is_empty()
+    }
+
     /// When to poll although nothing completes.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let commit = self.uncommitted_since.map(|since| since + COMMIT_INTERVAL);

@@ -117,7 +117,9 @@ impl<D: BlockDevice> Shard<D> {
     pub fn is_busy(&self) -> bool {
         self.core.ops.in_use() > 0
             || !self.core.out.is_empty()
-            || self.hosts().any(|host| host.in_flight() > 0)
+            || self
+                .hosts()
+                .any(|host| host.in_flight() > 0 || host.has_controls())
     }
 
     /// The next moment at which polling has something to do although nothing completes.

@@ -282,3 +282,22 @@ fn write_zeroes_up_to_the_end_of_a_volume_holds_although_the_volume_grows_meanwh
         "zeros up to the old end"
     );
 }
+
+#[test]
+fn a_shard_is_busy_until_its_last_control_request_has_ended() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.until(|rig| !rig.shard.is_busy());
+    let token = rig.token();
+    let request = ControlRequest::DeleteVolume {
+        volume: named("v"),
+        request: None,
+    };
+    rig.shard.control(token, request);
+    let is_done = |rig: &Rig| !rig.done.is_empty();
+    while !is_done(&rig) {
+        assert!(rig.shard.is_busy(), "a poller would sleep");
+        rig.poll();
+    }
+    assert!(rig.control_outcome(token).is_ok());
+}
