@@ -198,17 +198,6 @@ pub enum ControlError {
         /// The present size.
         current_bytes: u64,
     },
-    /// The volume's blocks are smaller than those of the pool's devices.
-    #[error(
-        "blocks of {block_size_bytes} bytes are smaller than the {device_block_bytes} of the \
-         pool's devices"
-    )]
-    BlockTooSmall {
-        /// What was asked for.
-        block_size_bytes: u32,
-        /// The largest block of the pool's devices.
-        device_block_bytes: u32,
-    },
     /// The volume is being resized or deleted.
     #[error("volume {name:?} is being changed by another request")]
     Busy {

@@ -25,11 +25,6 @@ impl From<ControlError> for Failure {
                     .with_field("size_bytes")
                     .with_limit(current_bytes)
             }
-            ControlError::BlockTooSmall {
-                device_block_bytes, ..
-            } => Self::new(ErrorReason::InvalidBlockSize, message)
-                .with_field("block_size_bytes")
-                .with_limit(u64::from(device_block_bytes)),
             ControlError::Busy { name } => Self::new(ErrorReason::InUse, message).about("", &name),
             ControlError::Io(error) => error.into(),
             ControlError::Pool(error) => error.into(),
@@ -49,16 +44,11 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a row for each error")]
     fn every_control_error_has_its_reason_and_code() {
         let name = || "n".to_owned();
         let shrink = ControlError::WouldShrink {
             size_bytes: 1,
             current_bytes: 2,
-        };
-        let too_small = ControlError::BlockTooSmall {
-            block_size_bytes: 512,
-            device_block_bytes: 4096,
         };
         let exists = ControlError::Pool(ExtentError::AlreadyExists { name: name() });
         let table = [
@@ -91,11 +81,6 @@ mod tests {
                 shrink,
                 ErrorReason::ShrinkNotAllowed,
                 Code::FailedPrecondition,
-            ),
-            (
-                too_small,
-                ErrorReason::InvalidBlockSize,
-                Code::InvalidArgument,
             ),
             (
                 ControlError::Busy { name: name() },
