@@ -318,7 +318,13 @@ impl<D: BlockDevice> PoolHost<D> {
         let unknown = || ControlError::UnknownVolume {
             name: name.volume.clone(),
         };
-        let info = self.pool.find_volume(&name.volume).ok_or_else(unknown)?;
+        let Some(info) = self.pool.find_volume(&name.volume) else {
+            // Where part of the table cannot be read, the volume may be there all the same.
+            return Err(self
+                .pool
+                .damaged_table()
+                .map_or_else(unknown, ControlError::Pool));
+        };
         let status = self.open_info(info, core)?;
         let handle = status.handle;
         let open = self.volumes.get(handle.slot, handle.generation);

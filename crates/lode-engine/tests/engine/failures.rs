@@ -196,3 +196,44 @@ fn any_part_of_a_metadata_operation_may_ask_for_a_retry_while_the_queue_is_full(
         assert_eq!(rig.read(volume, 0, UNIT), pattern(1, 4096));
     }
 }
+
+#[test]
+fn a_volume_whose_record_cannot_be_read_is_not_said_to_be_unknown() {
+    let geometry = crate::device::geometry(BlockSize::B512, WriteCache::None);
+    let mut rig = Rig::new(WriteCache::None);
+    rig.create("v", 4 << 20, BlockSize::B4096);
+    let pool = rig.pool;
+    rig.shard.export(pool);
+    rig.until(|rig| rig.shard.pool_state(rig.pool) == Some(&lode_extent::PoolState::Exported));
+    rig.media.borrow_mut().log.clear();
+    let rig = rig.crash(geometry.clone());
+    let media = std::rc::Rc::clone(&rig.media);
+    let reads: Vec<u64> = media
+        .borrow()
+        .log
+        .iter()
+        .filter(|(operation, ..)| *operation == Operation::Read)
+        .map(|(_, lba, _)| *lba)
+        .collect();
+    drop(rig);
+    let mut hidden = 0;
+    for lba in reads {
+        let fault = Fault {
+            operation: Operation::Read,
+            lba: lba..lba + 8,
+            kind: ErrorKind::Media,
+            times: usize::MAX,
+        };
+        media.borrow_mut().faults = vec![fault];
+        let opened = Rig::try_on(std::rc::Rc::clone(&media), geometry.clone(), false);
+        let Ok(mut rig) = opened else { continue };
+        match rig.open("v") {
+            Ok(_) => {}
+            Err(lode_engine::ControlError::Pool(lode_extent::ExtentError::MetadataDamaged {
+                ..
+            })) => hidden += 1,
+            other => panic!("block {lba}: {other:?}"),
+        }
+    }
+    assert!(hidden > 0, "no read hid the volume's record");
+}

@@ -36,6 +36,15 @@ impl Rig {
 
     /// A pool on `media`: made anew, or the one that is there.
     pub(crate) fn on(media: Rc<RefCell<Media>>, geometry: Geometry, is_new: bool) -> Self {
+        Self::try_on(media, geometry, is_new).expect("the pool serves")
+    }
+
+    /// The same for a pool that may not serve.
+    pub(crate) fn try_on(
+        media: Rc<RefCell<Media>>,
+        geometry: Geometry,
+        is_new: bool,
+    ) -> Result<Self, Option<PoolState>> {
         let space = IovaSpace::new();
         let mut shard = Shard::new(&space, PagePreference::Ordinary).expect("memory");
         let specs = [
@@ -84,8 +93,10 @@ impl Rig {
             next_token: 0,
         };
         rig.until(|rig| rig.shard.pool_state(rig.pool) != Some(&PoolState::Starting));
-        assert_eq!(rig.shard.pool_state(rig.pool), Some(&PoolState::Ready));
-        rig
+        match rig.shard.pool_state(rig.pool) {
+            Some(PoolState::Ready) => Ok(rig),
+            other => Err(other.cloned()),
+        }
     }
 
     /// Gives up this shard as a power cut would, and opens the pool on what is left.

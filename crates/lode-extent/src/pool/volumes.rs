@@ -214,9 +214,10 @@ impl Pool {
         }
     }
 
-    /// Where the object table is damaged: the names of some volumes are not known, so a new one
-    /// might take one of them.
-    fn damaged_table(&self) -> Option<ExtentError> {
+    /// Where the object table is damaged: the names of some volumes are not known. A name that is
+    /// not found may be one of theirs, and a new volume might take one of them.
+    #[must_use]
+    pub fn damaged_table(&self) -> Option<ExtentError> {
         let core = self.core.as_ref()?;
         let (device, block) = core.geometry.locate(self.damaged_table?)?;
         Some(ExtentError::MetadataDamaged {
