@@ -199,15 +199,14 @@ fn any_part_of_a_metadata_operation_may_ask_for_a_retry_while_the_queue_is_full(
 
 #[test]
 fn a_volume_whose_record_cannot_be_read_is_not_said_to_be_unknown() {
-    let geometry = crate::device::geometry(BlockSize::B512, WriteCache::None);
+    let shape = geometry(BlockSize::B512, WriteCache::None);
     let mut rig = Rig::new(WriteCache::None);
     rig.create("v", 4 << 20, BlockSize::B4096);
-    let pool = rig.pool;
-    rig.shard.export(pool);
+    rig.shard.export(rig.pool);
     rig.until(|rig| rig.shard.pool_state(rig.pool) == Some(&lode_extent::PoolState::Exported));
     rig.media.borrow_mut().log.clear();
-    let rig = rig.crash(geometry.clone());
-    let media = std::rc::Rc::clone(&rig.media);
+    let rig = rig.crash(shape.clone());
+    let media = Rc::clone(&rig.media);
     let reads: Vec<u64> = media
         .borrow()
         .log
@@ -225,7 +224,7 @@ fn a_volume_whose_record_cannot_be_read_is_not_said_to_be_unknown() {
             times: usize::MAX,
         };
         media.borrow_mut().faults = vec![fault];
-        let opened = Rig::try_on(std::rc::Rc::clone(&media), geometry.clone(), false);
+        let opened = Rig::try_on(Rc::clone(&media), shape.clone(), false);
         let Ok(mut rig) = opened else { continue };
         match rig.open("v") {
             Ok(_) => {}
