@@ -10,7 +10,8 @@
 //!
 //! Invariants:
 //! 1. Every request that is taken is completed exactly once.
-//! 2. A read or a pure overwrite neither allocates, locks, nor touches the journal.
+//! 2. A read or a pure overwrite neither locks nor touches the journal; it allocates only where
+//!    its range lies in more than four pieces.
 //! 3. New blocks are recorded only after the device has completed the data written to them.
 //! 4. A flush is submitted only after the completions that it covers.
 //! 5. Two requests that change the mapping of one unit never run at once.
