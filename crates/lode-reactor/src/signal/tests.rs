@@ -76,3 +76,44 @@ fn without_the_second_poll_a_wake_up_is_lost() {
 fn without_the_fences_a_wake_up_is_lost() {
     one_completion_reaches_the_core::<false>(SecondPoll::Done);
 }
+
+/// Two letters are sent while the core goes to sleep, and announced together.
+fn a_batch_reaches_the_core(announcement: Announcement) {
+    loom::model(move || {
+        let flag = Arc::new(SleepFlag::<ModelWord<true>>::default());
+        let sent = Arc::new(AtomicUsize::new(0));
+        let peer = {
+            let (flag, sent) = (Arc::clone(&flag), Arc::clone(&sent));
+            loom::thread::spawn(move || {
+                sent.store(1, Ordering::Release);
+                let is_early = announcement == Announcement::BeforeTheLast && flag.must_signal();
+                sent.store(2, Ordering::Release);
+                is_early || (announcement == Announcement::AfterTheLast && flag.must_signal())
+            })
+        };
+        let mut found = sent.load(Ordering::Acquire);
+        if found < 2 {
+            flag.arm();
+            found = sent.load(Ordering::Acquire);
+        }
+        let signalled = peer.join().expect("the peer ends");
+        assert!(found == 2 || signalled, "a letter was lost");
+    });
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Announcement {
+    BeforeTheLast,
+    AfterTheLast,
+}
+
+#[test]
+fn a_batch_that_is_announced_once_reaches_the_core() {
+    a_batch_reaches_the_core(Announcement::AfterTheLast);
+}
+
+#[test]
+#[should_panic(expected = "a letter was lost")]
+fn a_letter_sent_after_the_announcement_is_lost() {
+    a_batch_reaches_the_core(Announcement::BeforeTheLast);
+}

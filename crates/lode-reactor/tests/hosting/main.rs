@@ -5,3 +5,4 @@ mod core;
 mod fake;
 mod gateway;
 mod poller;
+mod ports;
