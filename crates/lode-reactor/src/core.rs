@@ -115,6 +115,7 @@ impl Core {
             exit,
             stats: Arc::clone(&context.stats),
             signal: Arc::clone(&context.signal),
+            connections: Arc::default(),
         };
         std::thread::Builder::new()
             .name(format!("lode-core-{core}"))

@@ -1,6 +1,7 @@
 //! A core as other threads see it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lode_units::CoreId;
@@ -20,6 +21,7 @@ pub struct CoreHandle<H> {
     pub(crate) exit: watch::Receiver<Option<CoreExit>>,
     pub(crate) stats: Arc<CoreStats>,
     pub(crate) signal: Arc<Signal>,
+    pub(crate) connections: Arc<AtomicUsize>,
 }
 
 /// Why a core did not do what was asked.
@@ -48,6 +50,7 @@ impl<H> Clone for CoreHandle<H> {
             exit: self.exit.clone(),
             stats: Arc::clone(&self.stats),
             signal: Arc::clone(&self.signal),
+            connections: Arc::clone(&self.connections),
         }
     }
 }
@@ -75,6 +78,12 @@ impl<H: Hosted> CoreHandle<H> {
     #[must_use]
     pub fn mailbox_depth(&self) -> usize {
         MAILBOX_JOBS_MAX.saturating_sub(self.jobs.capacity())
+    }
+
+    /// Connections that were handed to the core and have not ended.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Runs `action` on the core's host and returns what it returns; waits for room in the

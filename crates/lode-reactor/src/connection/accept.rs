@@ -3,6 +3,8 @@
 use std::io;
 use std::net;
 use std::os::unix::net as unix;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -26,8 +28,9 @@ enum Unhosted {
     Unix(unix::UnixStream),
 }
 
-/// Takes connections in from `listener` and hands them to `cores` in turn, where `serve` makes the
-/// task that serves each. Ends when every core has. Runs on any runtime.
+/// Takes connections in from `listener` and hands each to the one of `cores` that has the fewest,
+/// to each in turn where several have as few; `serve` makes the task that serves it there. Ends
+/// when every core has. Runs on any runtime.
 ///
 /// A connection that fails while it is being taken in is dropped; when the process is out of
 /// descriptors the task waits a moment instead of spinning.
@@ -39,7 +42,7 @@ pub async fn accept<H, F>(
     H: Hosted,
     F: Future<Output = ()> + 'static,
 {
-    let mut next = 0;
+    let mut turn = 0;
     while !cores.is_empty() {
         let unhosted = match listener.accept().await {
             Ok(unhosted) => unhosted,
@@ -51,18 +54,49 @@ pub async fn accept<H, F>(
                 continue;
             }
         };
-        next %= cores.len();
+        let chosen = least_loaded(&cores, turn);
+        let place = Place::take(&cores[chosen].connections);
         let serve = serve.clone();
-        let handed = cores[next].spawn_local(move || host(unhosted, serve)).await;
-        if handed.is_err() {
-            cores.swap_remove(next);
+        let make = move || host(unhosted, place, serve);
+        if cores[chosen].spawn_local(make).await.is_err() {
+            cores.remove(chosen);
+            turn = chosen;
         } else {
-            next += 1;
+            turn = chosen + 1;
         }
     }
 }
 
-async fn host<F: Future<Output = ()>>(unhosted: Unhosted, serve: impl Fn(Connection) -> F) {
+/// The position of the core with the fewest connections, the first of them from `turn` on.
+fn least_loaded<H: Hosted>(cores: &[CoreHandle<H>], turn: usize) -> usize {
+    let count = cores.len();
+    let positions = (0..count).map(|step| (turn + step) % count);
+    positions
+        .min_by_key(|position| cores[*position].connections())
+        .expect("called while a core is left")
+}
+
+/// A connection's place in its core's count, given back when it ends on whatever path.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn host<F: Future<Output = ()>>(
+    unhosted: Unhosted,
+    _place: Place,
+    serve: impl Fn(Connection) -> F,
+) {
     match unhosted.register() {
         Ok(connection) => serve(connection).await,
         Err(error) => tracing::warn!(%error, "a connection could not be taken to its core"),

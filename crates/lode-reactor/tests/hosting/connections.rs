@@ -1,5 +1,6 @@
 //! Connections handed to cores.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lode_reactor::{Connection, Listener, accept, gateway};
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::fake::{FakeHost, options, run, spawn};
 
-/// Echoes one byte and tells the core and whether Nagle's delay is off.
+/// Tells the core and whether Nagle's delay is off, and echoes bytes until the client goes.
 async fn serve(mut connection: Connection, told: mpsc::UnboundedSender<(CoreId, bool)>) {
     let is_prompt = match &connection {
         Connection::Tcp(stream) => stream.nodelay().expect("an open socket"),
@@ -18,8 +19,17 @@ async fn serve(mut connection: Connection, told: mpsc::UnboundedSender<(CoreId, 
     };
     let core = gateway::core().expect("a core");
     told.send((core, is_prompt)).expect("the test waits");
-    let byte = connection.read_u8().await.expect("a byte");
-    connection.write_u8(byte).await.expect("room");
+    while let Ok(byte) = connection.read_u8().await {
+        connection.write_u8(byte).await.expect("room");
+    }
+}
+
+/// A connection that is served.
+async fn connect(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_u8(7).await.expect("sent");
+    assert_eq!(stream.read_u8().await.expect("echoed"), 7);
+    stream
 }
 
 fn cores() -> Vec<lode_reactor::CoreHandle<FakeHost>> {
@@ -42,15 +52,47 @@ fn connections_are_spread_over_the_cores_without_delay() {
         });
         tokio::spawn(accepting);
         let mut served = Vec::new();
-        for byte in 0..4 {
-            let mut stream = TcpStream::connect(address).await.expect("it listens");
-            stream.write_u8(byte).await.expect("sent");
-            assert_eq!(stream.read_u8().await.expect("echoed"), byte);
+        let mut open = Vec::new();
+        for _ in 0..4 {
+            open.push(connect(address).await);
             let (core, is_prompt) = heard.recv().await.expect("told");
             assert!(is_prompt);
             served.push(core.get());
         }
         assert_eq!(served, [0, 1, 0, 1]);
+    });
+}
+
+#[test]
+fn a_connection_goes_to_the_core_that_has_the_fewest() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let cores = cores();
+        let accepting = accept(Listener::Tcp(listener), cores.clone(), move |connection| {
+            serve(connection, told.clone())
+        });
+        tokio::spawn(accepting);
+        let mut open = Vec::new();
+        for _ in 0..6 {
+            open.push(connect(address).await);
+            heard.recv().await.expect("told");
+        }
+        // Those of the second core end.
+        let mut position = 0;
+        open.retain(|_| {
+            position += 1;
+            position % 2 == 1
+        });
+        while cores[1].connections() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(cores[0].connections(), 3);
+        for _ in 0..3 {
+            open.push(connect(address).await);
+            assert_eq!(heard.recv().await.expect("told").0.get(), 1);
+        }
     });
 }
 
