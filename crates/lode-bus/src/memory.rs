@@ -3,7 +3,9 @@
 mod buffer;
 mod iova_space;
 mod mapping;
+mod pages;
 
 pub use buffer::{DmaBuffer, DmaSpan};
 pub use iova_space::IovaSpace;
-pub use mapping::{DmaMemory, PageKind, PagePreference};
+pub use mapping::DmaMemory;
+pub use pages::{PageKind, PagePreference};

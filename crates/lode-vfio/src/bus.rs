@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use lode_bus::{Bus, BusError, DmaMemory};
+use lode_bus::{Bus, BusError, DmaMemory, MappedRegisters};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_PCI_BAR0_REGION_INDEX,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP,
@@ -19,17 +19,16 @@ use crate::interrupts::{RemovalRequest, Vectors};
 use crate::iommu::IommuReach;
 use crate::syscall;
 use crate::sysfs::Sysfs;
-use crate::window::{VfioRegisters, Window};
 
 /// A PCI function taken through VFIO: its registers mapped, an I/O address space of its own.
 ///
 /// Dropping it gives the function back to `vfio-pci`, which resets it and stops its memory
-/// accesses, once the last [`VfioRegisters`] is dropped too.
+/// accesses, once the last [`MappedRegisters`] is dropped too.
 #[derive(Debug)]
 pub struct VfioBus {
     name: String,
     address: PciAddress,
-    window: Arc<Window>,
+    registers: MappedRegisters,
     vectors: Vectors,
     removal: Option<RemovalRequest>,
     can_reset: bool,
@@ -68,7 +67,7 @@ impl VfioBus {
             name: format!("vfio:{address}"),
             address,
             // Decoding is switched on before the window is first touched.
-            window: Arc::new(map_registers(address, &open)?),
+            registers: map_registers(address, &open)?,
             vectors: Vectors::new(vectors),
             removal,
             can_reset: info.flags & VFIO_DEVICE_FLAGS_RESET != 0,
@@ -118,14 +117,14 @@ impl VfioBus {
     }
 
     fn check_present(&self) -> Result<(), BusError> {
-        if self.window.is_lost() {
+        if self.registers.is_lost() {
             return Err(BusError::Gone);
         }
         Ok(())
     }
 }
 
-fn map_registers(address: PciAddress, open: &OpenDevice) -> Result<Window, VfioError> {
+fn map_registers(address: PciAddress, open: &OpenDevice) -> Result<MappedRegisters, VfioError> {
     let refused = |reason| VfioError::NoRegisters { address, reason };
     let region = syscall::region_info(open.device.as_fd(), VFIO_PCI_BAR0_REGION_INDEX).map_err(
         |source| VfioError::System {
@@ -140,9 +139,11 @@ fn map_registers(address: PciAddress, open: &OpenDevice) -> Result<Window, VfioE
         .ok()
         .filter(|length| (WINDOW_MIN_BYTES..=WINDOW_MAX_BYTES).contains(length))
         .ok_or_else(|| refused("BAR 0 is absent or of an implausible size"))?;
-    Window::map(&open.device, region.offset, length_bytes).map_err(|source| VfioError::System {
-        operation: "mapping the registers",
-        source,
+    MappedRegisters::map(&open.device, region.offset, length_bytes).map_err(|source| {
+        VfioError::System {
+            operation: "mapping the registers",
+            source,
+        }
     })
 }
 
@@ -166,14 +167,14 @@ impl Translation for OpenDevice {
 }
 
 impl Bus for VfioBus {
-    type Registers = VfioRegisters;
+    type Registers = MappedRegisters;
 
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn registers(&self) -> VfioRegisters {
-        VfioRegisters::new(Arc::clone(&self.window))
+    fn registers(&self) -> MappedRegisters {
+        self.registers.clone()
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<(), BusError> {
@@ -215,7 +216,7 @@ impl Bus for VfioBus {
     }
 
     fn is_present(&self) -> bool {
-        !self.window.is_lost()
+        !self.registers.is_lost()
     }
 }
 

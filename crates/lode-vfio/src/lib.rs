@@ -10,17 +10,12 @@
 //! [`sysfs`] and [`doctor`] enter the kernel and may block; register accesses do neither.
 //!
 //! Invariants:
-//! 1. Every register access is aligned, inside the mapped window, and volatile.
-//! 2. A register window that loses its device reads as all ones; the process lives on.
-//! 3. A controller has an I/O address space of its own: what is hidden from it is hidden, also
+//! 1. A controller has an I/O address space of its own: what is hidden from it is hidden, also
 //!    while another controller still sees the same memory.
-//! 4. Memory stays allocated while it is mapped for a device: the table of mappings holds a
+//! 2. Memory stays allocated while it is mapped for a device: the table of mappings holds a
 //!    handle to it.
 
-#![expect(
-    unsafe_code,
-    reason = "system calls of VFIO, volatile register access, the fault handler"
-)]
+#![expect(unsafe_code, reason = "system calls of VFIO")]
 
 mod address;
 mod bus;
@@ -29,9 +24,7 @@ mod error;
 mod group;
 mod interrupts;
 mod iommu;
-mod lost_window;
 mod syscall;
-mod window;
 
 pub mod doctor;
 pub mod sysfs;
@@ -39,4 +32,3 @@ pub mod sysfs;
 pub use address::{AddressError, PciAddress};
 pub use bus::VfioBus;
 pub use error::VfioError;
-pub use window::VfioRegisters;

@@ -5,10 +5,10 @@
 
 use std::os::fd::{BorrowedFd, RawFd};
 
-use lode_bus::{Bus, BusError, DmaMemory, Registers};
+use lode_bus::{Bus, BusError, DmaMemory, MappedRegisters, Registers};
 use lode_nvme_emu::{EmulatedController, EmulatedRegisters};
 use lode_units::Instant;
-use lode_vfio::{VfioBus, VfioRegisters};
+use lode_vfio::VfioBus;
 
 /// A controller of either kind.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum AnyRegisters {
     /// Of an emulated controller.
     Emulated(EmulatedRegisters),
     /// Of a real one.
-    Vfio(VfioRegisters),
+    Vfio(MappedRegisters),
 }
 
 impl AnyBus {

@@ -1,11 +1,13 @@
 //! The I/O virtual addresses of this process, handed out once each.
 
+use std::io;
 use std::sync::Mutex;
 
 use lode_units::Iova;
 
 use crate::error::BusError;
-use crate::memory::mapping::{DmaMemory, PagePreference};
+use crate::memory::mapping::DmaMemory;
+use crate::memory::pages::{PagePreference, Pages};
 
 /// Hands out I/O virtual addresses, so that one piece of memory has the same address for every
 /// controller of the process.
@@ -28,7 +30,8 @@ impl IovaSpace {
     }
 
     /// Allocates at least `length_bytes` of zeroed memory, rounded up to whole pages, at the next
-    /// free address. Enters the kernel; not for the data path.
+    /// free address. Another process can be given access to it ([`DmaMemory::file`]). Enters the
+    /// kernel; not for the data path.
     ///
     /// # Errors
     /// When the system has no memory or the address space is used up.
@@ -36,6 +39,23 @@ impl IovaSpace {
         &self,
         length_bytes: usize,
         preference: PagePreference,
+    ) -> Result<DmaMemory, BusError> {
+        self.placed(length_bytes, |length| Pages::shareable(length, preference))
+    }
+
+    /// As [`IovaSpace::allocate`], but of ordinary pages that cannot be shared with another
+    /// process: for what no controller outside of this one is to see.
+    ///
+    /// # Errors
+    /// As [`IovaSpace::allocate`].
+    pub fn allocate_private(&self, length_bytes: usize) -> Result<DmaMemory, BusError> {
+        self.placed(length_bytes, Pages::private)
+    }
+
+    fn placed(
+        &self,
+        length_bytes: usize,
+        allocate: impl FnOnce(usize) -> io::Result<Pages>,
     ) -> Result<DmaMemory, BusError> {
         let no_address = BusError::NoAddress { length_bytes };
         let length = u64::try_from(length_bytes)
@@ -52,9 +72,12 @@ impl IovaSpace {
         let Some(end) = start.checked_add(length).filter(|end| *end <= LAST) else {
             return Err(no_address);
         };
-        let memory = DmaMemory::allocate(length_bytes, Iova::new(start), preference)?;
+        let pages = allocate(length_bytes).map_err(|source| BusError::NoMemory {
+            length_bytes,
+            source,
+        })?;
         *next = end.next_multiple_of(ALIGNMENT);
-        Ok(memory)
+        Ok(DmaMemory::new(pages, Iova::new(start)))
     }
 }
 

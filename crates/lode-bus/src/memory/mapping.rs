@@ -1,32 +1,14 @@
-//! The mapping itself: the only place that touches DMA memory through pointers.
+//! Access to DMA memory: the only place that touches it through pointers.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use lode_units::Iova;
-use memmap2::{MmapOptions, MmapRaw};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::error::BusError;
-
-/// Which pages to ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PagePreference {
-    /// Ordinary 4 KiB pages.
-    Ordinary,
-    /// 2 MiB pages where the system has reserved some, ordinary ones otherwise.
-    HugeIfReserved,
-}
-
-/// Which pages a memory came to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageKind {
-    /// 4 KiB pages.
-    Ordinary,
-    /// 2 MiB pages.
-    Huge,
-}
+use crate::memory::pages::{PageKind, Pages};
 
 /// A contiguous piece of memory that devices may be given access to, with the I/O virtual
 /// address under which they see it. Clones are handles to the same memory.
@@ -41,53 +23,31 @@ pub struct DmaMemory {
 
 #[derive(Debug)]
 struct Mapping {
-    map: MmapRaw,
+    pages: Pages,
     iova: Iova,
-    page_kind: PageKind,
 }
 
 impl DmaMemory {
-    /// Maps `length_bytes` of zeroed memory, rounded up to whole pages, for use at `iova`.
-    pub(crate) fn allocate(
+    pub(super) fn new(pages: Pages, iova: Iova) -> Self {
+        let shared = Arc::new(Mapping { pages, iova });
+        Self { shared }
+    }
+
+    /// Maps `length_bytes` from `offset` on of a file that another process shares, for a
+    /// controller that sees it at `iova`. Both must be whole pages.
+    ///
+    /// The other process goes on writing there whenever it likes, as a device does. When it takes
+    /// the pages away, they read as ones and what is written is lost. Enters the kernel.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or too many such memories are mapped.
+    pub fn adopt(
+        file: BorrowedFd<'_>,
+        offset: u64,
         length_bytes: usize,
         iova: Iova,
-        preference: PagePreference,
-    ) -> Result<Self, BusError> {
-        let failed = |source: io::Error| BusError::NoMemory {
-            length_bytes,
-            source,
-        };
-        let rounded = |page: usize| {
-            length_bytes
-                .max(1)
-                .checked_next_multiple_of(page)
-                .ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))
-        };
-        let huge = (preference == PagePreference::HugeIfReserved)
-            .then(|| rounded(HUGE_PAGE_BYTES))
-            .transpose()?
-            .and_then(|length| {
-                MmapOptions::new()
-                    .len(length)
-                    .huge(Some(HUGE_PAGE_SHIFT))
-                    .populate()
-                    .map_anon()
-                    .ok()
-            });
-        let (map, page_kind) = match huge {
-            Some(map) => (map, PageKind::Huge),
-            None => {
-                let length = rounded(PAGE_BYTES)?;
-                let map = MmapOptions::new().len(length).map_anon().map_err(failed)?;
-                (map, PageKind::Ordinary)
-            }
-        };
-        let shared = Arc::new(Mapping {
-            map: map.into(),
-            iova,
-            page_kind,
-        });
-        Ok(Self { shared })
+    ) -> io::Result<Self> {
+        Pages::foreign(file, offset, length_bytes).map(|pages| Self::new(pages, iova))
     }
 
     /// Where devices see the first byte.
@@ -99,20 +59,27 @@ impl DmaMemory {
     /// The length in bytes: whole pages.
     #[must_use]
     pub fn length_bytes(&self) -> usize {
-        self.shared.map.len()
+        self.shared.pages.map.len()
     }
 
     /// The kind of pages behind it.
     #[must_use]
     pub fn page_kind(&self) -> PageKind {
-        self.shared.page_kind
+        self.shared.pages.kind
+    }
+
+    /// What another process maps, from its first byte on, to share this memory; `None` when this
+    /// memory belongs to this process alone. It can neither be shortened nor extended.
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.pages.file()
     }
 
     /// The address of the first byte in this process, for system calls that pin or map it.
     /// Dereferencing it is for those calls alone.
     #[must_use]
     pub fn host_address(&self) -> *mut u8 {
-        self.shared.map.as_mut_ptr()
+        self.shared.pages.map.as_mut_ptr()
     }
 
     /// Copies `source` in at `offset`.
@@ -263,6 +230,19 @@ impl DmaMemory {
         word.store(value.to_le(), ordering);
     }
 
+    /// Replaces an aligned 32-bit word and returns what it held, in one step that no other access
+    /// comes between. What the other side wrote before that word is visible afterwards.
+    ///
+    /// # Panics
+    /// When the word is misaligned or outside.
+    #[must_use]
+    pub fn swap_u32(&self, offset: usize, value: u32) -> u32 {
+        let pointer = self.aligned_pointer::<u32>(offset);
+        // SAFETY: as in `load_u16`.
+        let word = unsafe { AtomicU32::from_ptr(pointer) };
+        u32::from_le(word.swap(value.to_le(), Ordering::AcqRel))
+    }
+
     fn aligned_pointer<T>(&self, offset: usize) -> *mut T {
         assert!(
             offset.is_multiple_of(align_of::<T>()),
@@ -279,21 +259,22 @@ impl DmaMemory {
             self.length_bytes()
         );
         // SAFETY: `offset` was just checked to lie inside the mapping or at its end.
-        unsafe { self.shared.map.as_mut_ptr().add(offset) }
+        unsafe { self.shared.pages.map.as_mut_ptr().add(offset) }
     }
 }
 
-const PAGE_BYTES: usize = 4096;
-const HUGE_PAGE_SHIFT: u8 = 21;
-const HUGE_PAGE_BYTES: usize = 1 << HUGE_PAGE_SHIFT;
 const COMPARE_CHUNK_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+    use crate::memory::PagePreference;
 
     fn memory() -> DmaMemory {
-        DmaMemory::allocate(5000, Iova::new(0x20_0000), PagePreference::Ordinary).expect("pages")
+        let pages = Pages::shareable(5000, PagePreference::Ordinary).expect("pages");
+        DmaMemory::new(pages, Iova::new(0x20_0000))
     }
 
     #[test]
@@ -335,13 +316,26 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_huge_pages_works_without_any() {
+    fn memory_that_is_shared_is_the_same_memory() {
+        let memory = memory();
+        let file = memory.file().expect("shareable");
+        let other = DmaMemory::adopt(file, 4096, 4096, Iova::new(0x1000)).expect("a mapping");
+        memory.copy_from_slice(4096, b"from here");
+        assert!(other.equals(0, b"from here"));
+        assert_eq!(other.swap_u32(8, 7), u32::from(b'e'));
+        assert_eq!(memory.load_u32(4104, Ordering::Acquire), 7);
+        assert!(other.file().is_none(), "it is not ours to share");
+    }
+
+    #[test]
+    fn memory_whose_owner_takes_it_away_reads_ones() {
+        let owner = tempfile::tempfile().expect("a file");
+        owner.set_len(8192).expect("length");
         let memory =
-            DmaMemory::allocate(4096, Iova::new(0x20_0000), PagePreference::HugeIfReserved)
-                .expect("pages of either kind");
-        match memory.page_kind() {
-            PageKind::Ordinary => assert_eq!(memory.length_bytes(), 4096),
-            PageKind::Huge => assert_eq!(memory.length_bytes(), HUGE_PAGE_BYTES),
-        }
+            DmaMemory::adopt(owner.as_fd(), 0, 8192, Iova::new(0x1000)).expect("a mapping");
+        memory.copy_from_slice(4090, &[1; 12]);
+        owner.set_len(0).expect("the pages vanish");
+        assert!(memory.equals(4090, &[0xFF; 12]));
+        memory.copy_from_slice(0, b"lost");
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks in this process's memory.
 
-use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
+use lode_bus::{BusError, DmaMemory, IovaSpace};
 
 use crate::error::EmulatorError;
 
@@ -87,7 +87,7 @@ impl MemoryStore {
 pub(super) fn staging(length_bytes: usize) -> Result<DmaMemory, EmulatorError> {
     let space = IovaSpace::new();
     space
-        .allocate(length_bytes, PagePreference::Ordinary)
+        .allocate_private(length_bytes)
         .map_err(|error: BusError| EmulatorError::Memory(error))
 }
 

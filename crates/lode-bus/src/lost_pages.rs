@@ -1,22 +1,24 @@
-//! A register window whose device vanished: the fault that its next access raises is answered
-//! with a page of all ones instead of the end of the process.
+//! Mapped pages that vanish: the fault that the next access raises is answered with pages of all
+//! ones instead of the end of the process.
 //!
 //! The kernel takes the pages of a mapped BAR away when the function is removed, powered down or
-//! has its memory decoding switched off; an access then raises SIGBUS. The handler here looks
-//! for the faulting address among the windows that are watched, puts private memory full of ones
-//! in place of the window, marks it lost and returns: the access is repeated and reads what a
-//! PCI read of an absent device reads. A fault anywhere else goes to whoever handled it before.
+//! has its memory decoding switched off, and those of a file when another process shortens it; an
+//! access then raises SIGBUS. The handler here looks for the faulting address among the mappings
+//! that are watched, puts private memory full of ones in place of the mapping, marks it lost and
+//! returns: the access is repeated and reads what a PCI read of an absent device reads. A fault
+//! anywhere else goes to whoever handled it before.
 //!
 //! Invariants:
 //! 1. The handler touches atomics and makes one system call, nothing else.
-//! 2. A window is watched only while it is mapped: [`WindowWatch`] is dropped before the mapping.
+//! 2. A mapping is watched only while it lasts: [`PageWatch`] is dropped before the mapping.
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How many windows of this process can be watched at once.
-pub(crate) const WINDOWS_MAX: usize = 64;
+/// How many mappings of this process can be watched at once: every register window, and every
+/// memory that another process shares with a controller served here.
+pub(crate) const WATCHES_MAX: usize = 1024;
 
 #[derive(Debug)]
 struct Slot {
@@ -27,30 +29,30 @@ struct Slot {
     is_lost: AtomicBool,
 }
 
-static SLOTS: [Slot; WINDOWS_MAX] = [const {
+static SLOTS: [Slot; WATCHES_MAX] = [const {
     Slot {
         is_taken: AtomicBool::new(false),
         start: AtomicUsize::new(0),
         length_bytes: AtomicUsize::new(0),
         is_lost: AtomicBool::new(false),
     }
-}; WINDOWS_MAX];
+}; WATCHES_MAX];
 
 /// What handled SIGBUS before; set once, before the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALLED: OnceLock<bool> = OnceLock::new();
 
-/// Keeps one window watched while it lives.
+/// Keeps one mapping watched while it lives.
 #[derive(Debug)]
-pub(crate) struct WindowWatch {
+pub(crate) struct PageWatch {
     slot: &'static Slot,
 }
 
-impl WindowWatch {
+impl PageWatch {
     /// Watches the pages from `start` on; installs the handler the first time.
     ///
     /// # Errors
-    /// When [`WINDOWS_MAX`] windows are watched already or the handler cannot be installed.
+    /// When [`WATCHES_MAX`] mappings are watched already or the handler cannot be installed.
     pub(crate) fn new(start: *const u8, length_bytes: usize) -> io::Result<Self> {
         if !*INSTALLED.get_or_init(install) {
             return Err(io::Error::other("the handler of SIGBUS was refused"));
@@ -58,7 +60,7 @@ impl WindowWatch {
         let slot = SLOTS
             .iter()
             .find(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))
-            .ok_or_else(|| io::Error::other("too many register windows"))?;
+            .ok_or_else(|| io::Error::other("too many mappings are watched for vanishing pages"))?;
         slot.is_lost.store(false, Ordering::Relaxed);
         slot.length_bytes.store(length_bytes, Ordering::Relaxed);
         // Pairs with the acquire in `answer`: the length is there before the start.
@@ -72,7 +74,7 @@ impl WindowWatch {
     }
 }
 
-impl Drop for WindowWatch {
+impl Drop for PageWatch {
     fn drop(&mut self) {
         self.slot.start.store(0, Ordering::Release);
         self.slot.is_taken.store(false, Ordering::Release);
@@ -134,7 +136,7 @@ extern "C" fn answer(
 }
 
 impl Slot {
-    /// Puts ones in place of this window when `address` lies in it.
+    /// Puts ones in place of this mapping when `address` lies in it.
     fn answer(&self, address: usize) -> bool {
         let start = self.start.load(Ordering::Acquire);
         let length_bytes = self.length_bytes.load(Ordering::Relaxed);
@@ -147,10 +149,10 @@ impl Slot {
     }
 }
 
-/// Maps private memory full of ones over a window.
+/// Maps private memory full of ones over a watched mapping.
 fn replace(start: usize, length_bytes: usize) -> bool {
     let wanted = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
-    // SAFETY: the range is a whole mapping that a live `WindowWatch` stands for, of which no
+    // SAFETY: the range is a whole mapping that a live `PageWatch` stands for, of which no
     // reference exists; replacing it leaves every pointer into it valid.
     let mapped = unsafe {
         libc::mmap(

@@ -1,50 +1,73 @@
-//! The mapped registers of a function.
+//! Registers that are mapped into this process: a BAR, or what another process serves in its place.
 
-use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use lode_bus::Registers;
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::lost_window::WindowWatch;
+use crate::bus::Registers;
+use crate::lost_pages::PageWatch;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the order of register writes after memory writes is argued for x86-64 only");
 
-/// A window of registers. Dropped when its last handle is, which also lets go of the device.
+/// A handle to a window of registers. The window is unmapped, and lets go of its device, when the
+/// last handle is dropped.
+///
+/// Accesses are aligned, inside the window, and volatile; an access outside reads all ones or does
+/// nothing. A window whose pages vanish reads all ones from then on.
+#[derive(Clone, Debug)]
+pub struct MappedRegisters {
+    window: Arc<Window>,
+}
+
 #[derive(Debug)]
-pub(crate) struct Window {
+struct Window {
     /// Before the mapping, so that it is dropped first.
-    watch: WindowWatch,
+    watch: PageWatch,
     map: MmapRaw,
 }
 
-impl Window {
-    /// Maps `length_bytes` at `offset` of a device's descriptor.
+impl MappedRegisters {
+    /// Maps `length_bytes` at `offset` of a descriptor, readable and writable.
     ///
     /// # Errors
-    /// When the kernel refuses, or too many windows are mapped.
-    pub(crate) fn map(device: &File, offset: u64, length_bytes: usize) -> io::Result<Self> {
+    /// When the kernel refuses, or too many mappings are watched.
+    pub fn map(file: &impl AsRawFd, offset: u64, length_bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new()
             .offset(offset)
             .len(length_bytes)
-            .map_raw(device)?;
+            .map_raw(file.as_raw_fd())?;
         let start = map.as_mut_ptr();
         // The fault handler knows the window by its address alone.
         start.expose_provenance();
-        Ok(Self {
-            watch: WindowWatch::new(start, length_bytes)?,
-            map,
-        })
+        let watch = PageWatch::new(start, length_bytes)?;
+        let window = Arc::new(Window { watch, map });
+        Ok(Self { window })
     }
 
-    /// Whether an access found the device gone.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.watch.is_lost()
+    /// Whether an access found the pages gone. Does not enter the kernel.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.window.watch.is_lost()
     }
 
+    /// A pointer for a read; `None` where it would read all ones.
+    fn readable<T>(&self, offset: u32) -> Option<*mut T> {
+        let pointer = self.window.pointer(offset)?;
+        (!self.is_lost()).then_some(pointer)
+    }
+
+    /// A value that was read while the window was lost may stem from an earlier write to its
+    /// replacement.
+    fn unless_lost<T>(&self, value: T, ones: T) -> T {
+        if self.is_lost() { ones } else { value }
+    }
+}
+
+impl Window {
     /// Where the register of type `T` at `offset` lies; `None` when it is misaligned or outside.
     fn pointer<T>(&self, offset: u32) -> Option<*mut T> {
         let offset = usize::try_from(offset).ok()?;
@@ -57,28 +80,7 @@ impl Window {
     }
 }
 
-/// A handle to the registers of a VFIO device (BAR 0 and 1 as one window).
-///
-/// Keeps the device open while it lives: the kernel gives the function back only after the last
-/// handle is dropped.
-#[derive(Clone, Debug)]
-pub struct VfioRegisters {
-    window: Arc<Window>,
-}
-
-impl VfioRegisters {
-    pub(crate) const fn new(window: Arc<Window>) -> Self {
-        Self { window }
-    }
-
-    /// A pointer for a read; `None` where it would read all ones.
-    fn readable<T>(&self, offset: u32) -> Option<*mut T> {
-        let pointer = self.window.pointer(offset)?;
-        (!self.window.is_lost()).then_some(pointer)
-    }
-}
-
-impl Registers for VfioRegisters {
+impl Registers for MappedRegisters {
     fn length_bytes(&self) -> u64 {
         self.window.map.len() as u64
     }
@@ -127,16 +129,9 @@ impl Registers for VfioRegisters {
     }
 }
 
-impl VfioRegisters {
-    /// A value that was read while the window was lost may stem from an earlier write to its
-    /// replacement.
-    fn unless_lost<T>(&self, value: T, ones: T) -> T {
-        if self.window.is_lost() { ones } else { value }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -144,11 +139,11 @@ mod tests {
     const LENGTH_BYTES: usize = 8192;
 
     /// A file in place of a device's BAR.
-    fn registers() -> (File, VfioRegisters) {
+    fn registers() -> (File, MappedRegisters) {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(LENGTH_BYTES as u64).expect("length");
-        let window = Window::map(&file, 0, LENGTH_BYTES).expect("a window");
-        (file, VfioRegisters::new(Arc::new(window)))
+        let registers = MappedRegisters::map(&file, 0, LENGTH_BYTES).expect("a window");
+        (file, registers)
     }
 
     #[test]
@@ -189,7 +184,7 @@ mod tests {
         assert_eq!(registers.read_u32(0x14), 0x46_0001);
         file.set_len(0).expect("the device vanishes");
         assert_eq!(registers.read_u32(0x14), u32::MAX);
-        assert!(registers.window.is_lost());
+        assert!(registers.is_lost());
         registers.write_u32(0x14, 1);
         assert_eq!(registers.read_u32(0x14), u32::MAX);
         assert_eq!(registers.read_u64(0), u64::MAX);
@@ -201,15 +196,15 @@ mod tests {
         let (_other_file, kept) = registers();
         file.set_len(0).expect("the device vanishes");
         lost.write_u32(0x1000, 1);
-        assert!(lost.window.is_lost());
+        assert!(lost.is_lost());
         kept.write_u32(0x1000, 5);
         assert_eq!(kept.read_u32(0x1000), 5);
-        assert!(!kept.window.is_lost());
+        assert!(!kept.is_lost());
     }
 
     #[test]
     fn a_window_given_back_is_watched_no_more() {
-        for _ in 0..2 * crate::lost_window::WINDOWS_MAX {
+        for _ in 0..2 * crate::lost_pages::WATCHES_MAX {
             let (_file, registers) = registers();
             assert_eq!(registers.read_u32(0), 0);
         }
