@@ -179,7 +179,7 @@ impl Shared {
 
     /// Puts every cache onto its media, as a normal shutdown does (NVMe Base 2.0 §3.6.1).
     fn flush_all(&self) {
-        for namespace in self.namespaces().iter() {
+        for namespace in self.namespaces.read().iter() {
             if namespace.flush().is_err() {
                 // The host is not told by anything but this: the shutdown ends all the same.
                 self.fail();

@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lode_bus::{Bus, BusError, DmaMemory};
 use lode_units::Instant;
@@ -14,6 +14,7 @@ use crate::dma::DmaTable;
 use crate::error::EmulatorError;
 use crate::fault::{DeviceFault, FaultAction, FaultScript};
 use crate::interrupts::Interrupts;
+use crate::lanes::Replicated;
 use crate::latency::LatencyModel;
 use crate::namespace::NamespaceTable;
 use crate::options::{ControllerOptions, NamespaceOptions};
@@ -52,8 +53,8 @@ pub(crate) struct Shared {
     pub(crate) control_due: AtomicU64,
     pub(crate) resets: AtomicU64,
     pub(crate) vanished: AtomicU64,
-    dma: RwLock<DmaTable>,
-    namespaces: RwLock<NamespaceTable>,
+    pub(crate) dma: Replicated<DmaTable>,
+    pub(crate) namespaces: Replicated<NamespaceTable>,
     control: Mutex<ControlState>,
     admin: Mutex<AdminState>,
     latency: Mutex<LatencyModel>,
@@ -90,8 +91,8 @@ impl EmulatedController {
             control_due: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             resets: AtomicU64::new(0),
             vanished: AtomicU64::new(0),
-            dma: RwLock::default(),
-            namespaces: RwLock::new(table),
+            dma: Replicated::new(DmaTable::default()),
+            namespaces: Replicated::new(table),
             control: Mutex::default(),
             admin: Mutex::new(AdminState::new(options.queue_pairs_max)),
             latency: Mutex::new(LatencyModel::new(options.latency)),
@@ -111,26 +112,6 @@ impl EmulatedController {
 }
 
 impl Shared {
-    pub(crate) fn dma(&self) -> RwLockReadGuard<'_, DmaTable> {
-        self.dma.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn dma_mut(&self) -> RwLockWriteGuard<'_, DmaTable> {
-        self.dma.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn namespaces(&self) -> RwLockReadGuard<'_, NamespaceTable> {
-        self.namespaces
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn namespaces_mut(&self) -> RwLockWriteGuard<'_, NamespaceTable> {
-        self.namespaces
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn control(&self) -> MutexGuard<'_, ControlState> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,11 +224,11 @@ impl Bus for EmulatedController {
 
     fn map(&self, memory: &DmaMemory) -> Result<(), BusError> {
         self.check_present()?;
-        self.shared.dma_mut().map(memory)
+        self.shared.dma.update(|table| table.map(memory))
     }
 
     fn unmap(&self, memory: &DmaMemory) -> Result<(), BusError> {
-        self.shared.dma_mut().unmap(memory);
+        self.shared.dma.update(|table| table.unmap(memory));
         if self.shared.drain_files() {
             self.check_present()
         } else {

@@ -6,6 +6,7 @@
 //! 2. An access outside of every entry moves no byte and is counted.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lode_bus::{BusError, DmaMemory};
@@ -30,7 +31,7 @@ pub(crate) struct Segment {
     pub(crate) length: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     start: u64,
     end: u64,
@@ -38,10 +39,11 @@ struct Entry {
 }
 
 /// Every memory that the host has made visible.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DmaTable {
     entries: Vec<Entry>,
-    faults: AtomicU64,
+    /// Counted by all copies together.
+    faults: Arc<AtomicU64>,
 }
 
 impl DmaTable {

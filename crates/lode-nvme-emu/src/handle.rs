@@ -50,7 +50,7 @@ impl EmulatedController {
     /// # Errors
     /// When its size does not fit its blocks, or no identifier is free.
     pub fn add_namespace(&self, options: NamespaceOptions) -> Result<NamespaceId, EmulatorError> {
-        let id = self.shared.namespaces_mut().add(options)?;
+        let id = self.shared.namespaces.update(|table| table.add(options))?;
         self.tell_namespace_change(id);
         Ok(id)
     }
@@ -58,7 +58,11 @@ impl EmulatedController {
     /// Takes a namespace away and tells the host. Returns whether it was there.
     #[must_use]
     pub fn remove_namespace(&self, namespace: NamespaceId) -> bool {
-        let was_there = self.shared.namespaces_mut().remove(namespace).is_some();
+        let was_there = self
+            .shared
+            .namespaces
+            .update(|table| table.remove(namespace))
+            .is_some();
         if was_there {
             self.tell_namespace_change(namespace);
         }
@@ -134,7 +138,7 @@ impl EmulatedController {
             operations: self.shared.operations(None),
             submission_doorbells,
             completion_doorbells,
-            dma_faults: self.shared.dma().fault_count(),
+            dma_faults: self.shared.dma.read().fault_count(),
             faults_injected: self.shared.faults.fired(),
             resets: self.shared.resets.load(Ordering::Relaxed),
             commands_vanished: self.shared.vanished.load(Ordering::Relaxed),
@@ -142,7 +146,7 @@ impl EmulatedController {
     }
 
     fn with<T>(&self, id: NamespaceId, read: impl FnOnce(&Namespace) -> T) -> Option<T> {
-        let namespaces = self.shared.namespaces();
+        let namespaces = self.shared.namespaces.read();
         namespaces.active(id).map(|namespace| read(namespace))
     }
 

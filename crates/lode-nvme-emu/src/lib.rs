@@ -10,7 +10,8 @@
 //!
 //! A doorbell write stores a number and marks a queue. All work is done by
 //! [`lode_bus::Bus::advance`], on the thread that calls it and in the time that it is given: one
-//! thread in virtual time is deterministic, several threads each take the queues that are free.
+//! thread in virtual time is deterministic, several threads each take the queues that they ring,
+//! share nothing that they write for every command, and take another's when it stays away.
 //! A caller of `advance` looks at its own completion queues afterwards.
 //!
 //! What blocks: calls on a file where the host refuses io_uring ([`Access::FileBlocking`]); a
@@ -43,6 +44,7 @@ mod fault;
 mod handle;
 mod interrupts;
 mod io;
+mod lanes;
 mod latency;
 mod namespace;
 mod options;

@@ -331,7 +331,7 @@ fn index(length: u64) -> usize {
 const CHUNK_BYTES: usize = 512;
 
 /// The namespaces of a controller by identifier.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceTable {
     list: Vec<Option<Arc<Namespace>>>,
 }

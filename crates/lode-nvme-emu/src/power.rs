@@ -66,8 +66,8 @@ impl EmulatedController {
         self.shared.is_running.store(false, Ordering::Release);
         let in_flight = self.shared.writes_in_flight()?;
         self.shared.reset_function();
-        self.shared.dma_mut().clear();
-        for namespace in self.shared.namespaces().iter() {
+        self.shared.dma.update(DmaTable::clear);
+        for namespace in self.shared.namespaces.read().iter() {
             namespace
                 .cut_power(choose)
                 .map_err(|_error| lost(namespace))?;
@@ -111,8 +111,8 @@ impl InFlight {
 impl Shared {
     /// The writes that were fetched and have not been executed, with their data.
     fn writes_in_flight(&self) -> Result<Vec<InFlight>, EmulatorError> {
-        let dma = self.dma();
-        let namespaces = self.namespaces();
+        let dma = self.dma.read();
+        let namespaces = self.namespaces.read();
         let page = 1 << (12 + u32::from(self.registers.configuration().page_size));
         let mut found = Vec::new();
         for (id, slot) in self.queues.iter() {

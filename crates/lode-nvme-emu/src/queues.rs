@@ -5,6 +5,7 @@
 //! queue already holds those of the admin queue. Nothing is locked in the other direction.
 
 mod completion;
+mod marks;
 mod submission;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,10 +14,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use lode_units::{Instant, QueueId};
 
 pub(crate) use completion::CompletionQueue;
+pub(crate) use marks::{Attention, Marks};
 pub(crate) use submission::{FileWork, QueuePlace, SubmissionQueue};
 
-/// One queue identifier: its doorbells and its two rings.
+use crate::lanes::lane;
+
+/// One queue identifier: its doorbells and its two rings. On cache lines of its own, since the
+/// next one may belong to another core.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct QueueSlot {
     /// The submission tail that the host wrote last.
     pub(crate) tail: AtomicU32,
@@ -28,6 +34,8 @@ pub(crate) struct QueueSlot {
     completion_entries: AtomicU32,
     /// Which thread rang the submission doorbell last.
     pub(crate) ringer: AtomicUsize,
+    /// The lane of that thread.
+    lane: AtomicUsize,
     /// The earliest moment that a command here waits for, in nanoseconds.
     pub(crate) due: AtomicU64,
     submission_rings: AtomicU64,
@@ -128,11 +136,7 @@ pub(crate) enum DoorbellError {
 #[derive(Debug)]
 pub(crate) struct QueueTable {
     slots: Box<[QueueSlot]>,
-    /// A bit for each queue whose doorbell was written.
-    marked: Box<[AtomicU64]>,
-    /// A bit for each queue that is looked at on every call: file operations in flight,
-    /// completions that wait for room, shadow doorbells.
-    busy: Box<[AtomicU64]>,
+    marks: Marks,
     invalid_register: AtomicBool,
     invalid_value: AtomicBool,
 }
@@ -141,21 +145,19 @@ impl QueueTable {
     /// The admin queue and `pairs` I/O queue pairs, none of them created yet.
     pub(crate) fn new(pairs: u16) -> Self {
         let count = usize::from(pairs) + 1;
-        let words = count.div_ceil(64);
-        let zeros = || {
-            std::iter::repeat_with(AtomicU64::default)
-                .take(words)
-                .collect()
-        };
         Self {
             slots: std::iter::repeat_with(QueueSlot::default)
                 .take(count)
                 .collect(),
-            marked: zeros(),
-            busy: zeros(),
+            marks: Marks::new(count),
             invalid_register: AtomicBool::new(false),
             invalid_value: AtomicBool::new(false),
         }
+    }
+
+    /// Which queues want attention.
+    pub(crate) const fn marks(&self) -> &Marks {
+        &self.marks
     }
 
     pub(crate) fn slot(&self, queue: QueueId) -> Option<&QueueSlot> {
@@ -203,6 +205,7 @@ impl QueueTable {
         let entries = slot.submission_entries.load(Ordering::Acquire);
         store_below(&slot.tail, value, entries)?;
         slot.ringer.store(ringer, Ordering::Relaxed);
+        slot.lane.store(lane(), Ordering::Relaxed);
         self.mark(QueueId::new(
             u16::try_from(queue).expect("a queue of the table"),
         ));
@@ -222,70 +225,38 @@ impl QueueTable {
         register.into_iter().chain(value)
     }
 
-    /// Asks for a look at `queue`. Pairs with the acquiring swap in [`QueueTable::take_marked`].
+    /// Asks for a look at `queue`.
     pub(crate) fn mark(&self, queue: QueueId) {
-        let (word, bit) = place(queue);
-        self.marked[word].fetch_or(bit, Ordering::Release);
+        if let Some(slot) = self.slot(queue) {
+            self.marks.mark(slot.lane.load(Ordering::Relaxed), queue);
+        }
     }
 
     /// Sets or clears whether `queue` is looked at on every call.
     pub(crate) fn set_busy(&self, queue: QueueId, attention: Attention) {
-        let (word, bit) = place(queue);
-        let word = &self.busy[word];
-        match attention {
-            Attention::Always if word.load(Ordering::Relaxed) & bit == 0 => {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
-            Attention::OnDoorbell if word.load(Ordering::Relaxed) & bit != 0 => {
-                word.fetch_and(!bit, Ordering::Relaxed);
-            }
-            Attention::Always | Attention::OnDoorbell => {}
+        if let Some(slot) = self.slot(queue) {
+            let lane = slot.lane.load(Ordering::Relaxed);
+            self.marks.set_busy(lane, queue, attention);
         }
     }
 
-    /// How many words of 64 queues there are.
-    pub(crate) fn words(&self) -> usize {
-        self.marked.len()
-    }
-
-    /// The queues of one word that want attention; their marks are taken.
-    pub(crate) fn take_marked(&self, word: usize) -> u64 {
-        let marked = &self.marked[word];
-        let taken = match marked.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => marked.swap(0, Ordering::Acquire),
-        };
-        taken | self.busy[word].load(Ordering::Relaxed)
-    }
-
-    /// Whether a queue was marked since it was looked at.
-    pub(crate) fn has_marks(&self) -> bool {
-        self.marked
-            .iter()
-            .any(|word| word.load(Ordering::Relaxed) != 0)
+    /// A queue was found in `lane`. When another lane rings it by now, it is left to that one from
+    /// the next look on.
+    pub(crate) fn follow(&self, lane: usize, queue: QueueId) {
+        let rung_by = self
+            .slot(queue)
+            .map(|slot| slot.lane.load(Ordering::Relaxed));
+        if rung_by != Some(lane) {
+            self.marks.set_busy(lane, queue, Attention::OnDoorbell);
+        }
     }
 
     /// Forgets every mark, and doorbell writes that were not possible.
     pub(crate) fn clear_marks(&self) {
         self.invalid_register.store(false, Ordering::Relaxed);
         self.invalid_value.store(false, Ordering::Relaxed);
-        for word in self.marked.iter().chain(&self.busy) {
-            word.store(0, Ordering::Relaxed);
-        }
+        self.marks.clear();
     }
-}
-
-/// When a queue is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attention {
-    /// After its doorbell was written, or when a command is due.
-    OnDoorbell,
-    /// On every call.
-    Always,
-}
-
-fn place(queue: QueueId) -> (usize, u64) {
-    (usize::from(queue.get() / 64), 1 << (queue.get() % 64))
 }
 
 fn store_below(target: &AtomicU32, value: u32, entries: u32) -> Result<(), DoorbellError> {

@@ -1,7 +1,8 @@
 //! One call of [`lode_bus::Bus::advance`]: which queues are looked at.
 //!
-//! Several threads may be here at once: each takes the queues that are free. A queue that is held
-//! by another thread is marked again and looked at by whoever comes next.
+//! Several threads may be here at once: each takes the queues whose doorbell it has rung, and only
+//! when there are none those that another thread neglects. A queue that is held by another thread
+//! is marked again and looked at by whoever comes next.
 
 use std::sync::atomic::Ordering;
 
@@ -10,6 +11,7 @@ use lode_units::{Instant, QueueId};
 use crate::batch::{Batch, Locked};
 use crate::controller::Shared;
 use crate::dma::DmaTable;
+use crate::lanes::lane;
 use crate::namespace::NamespaceTable;
 use crate::queues::Attention;
 
@@ -24,8 +26,7 @@ impl Shared {
         if now.as_nanos() >= due {
             self.mark_due(now);
         }
-        self.advance_queues(now);
-        let again = self.queues.has_marks().then_some(now);
+        let again = (self.advance_queues(now) == Marked::Some).then_some(now);
         let due = self.earliest_due.load(Ordering::Acquire);
         let due = (due != Instant::FAR_FUTURE.as_nanos()).then(|| Instant::from_nanos(due));
         control_due.into_iter().chain(again).chain(due).min()
@@ -63,21 +64,47 @@ impl Shared {
         }
     }
 
-    fn advance_queues(&self, now: Instant) {
+    /// Looks at the queues of this thread's lane or, when there is nothing to do in it, at those
+    /// that another lane neglects. Returns whether a queue waits that should be looked at again.
+    fn advance_queues(&self, now: Instant) -> Marked {
+        let marks = self.queues.marks();
+        let own = lane();
+        marks.note_look(own);
+        if self.serve_lane(own, now) > 0 {
+            return Marked::of(marks.has_marks(own));
+        }
+        let mut is_marked = false;
+        for other in marks.others(own) {
+            if marks.is_neglected(other) {
+                self.serve_lane(other, now);
+            }
+            is_marked |= marks.has_marks(other);
+        }
+        Marked::of(is_marked)
+    }
+
+    /// Works on the queues of a lane that want attention; returns how many there were.
+    fn serve_lane(&self, lane: usize, now: Instant) -> usize {
+        let marks = self.queues.marks();
         let mut guards = None;
-        for word in 0..self.queues.words() {
-            let mut wanted = self.queues.take_marked(word);
+        let mut count = 0;
+        for word in 0..marks.words() {
+            let mut wanted = marks.take_marked(lane, word);
             while wanted != 0 {
                 let bit = wanted.trailing_zeros();
                 wanted &= wanted - 1;
                 let number = u16::try_from(word * 64).expect("a queue identifier")
                     + u16::try_from(bit).expect("below 64");
+                let queue = QueueId::new(number);
+                self.queues.follow(lane, queue);
                 // Taken before any queue: see the lock order of `Shared`.
                 let (dma, namespaces) =
-                    guards.get_or_insert_with(|| (self.dma(), self.namespaces()));
-                self.serve(QueueId::new(number), now, dma, namespaces);
+                    guards.get_or_insert_with(|| (self.dma.read(), self.namespaces.read()));
+                self.serve(queue, now, dma, namespaces);
+                count += 1;
             }
         }
+        count
     }
 
     fn serve(&self, id: QueueId, now: Instant, dma: &DmaTable, namespaces: &NamespaceTable) {
@@ -109,5 +136,18 @@ impl Shared {
             completion_slot,
         };
         Batch::new(self, dma, namespaces, locked, now).work();
+    }
+}
+
+/// Whether a queue waits that should be looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marked {
+    Some,
+    None,
+}
+
+impl Marked {
+    const fn of(is_marked: bool) -> Self {
+        if is_marked { Self::Some } else { Self::None }
     }
 }
