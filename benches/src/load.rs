@@ -8,7 +8,7 @@ use lode_engine::{
     Completion, ControlReply, ControlRequest, DataOperation, DataRequest, Shard, Token,
     VolumeHandle,
 };
-use lode_extent::{PoolState, SyncAttribute, VolumeSpec};
+use lode_extent::{PoolState, SyncAttribute, VolumeLimits, VolumeSpec};
 use lode_units::{BlockSize, Clock, MonotonicClock, Random, SeededRandom};
 
 use crate::rounds::Sample;
@@ -70,6 +70,7 @@ impl<D: BlockDevice, P: FnMut(lode_units::Instant)> Load<D, P> {
             size_bytes: bytes,
             block_size: BlockSize::B4096,
             sync: SyncAttribute::None,
+            limits: VolumeLimits::default(),
             created_unix_seconds: 0,
         };
         let request = ControlRequest::CreateVolume {

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use lode_extent::{
     DeviceSpec, ExistingPool, ExtentError, LogicalBlock, LookupError, Pool, PoolSpec, PoolState,
-    SyncAttribute, VolumeId, VolumeSpec,
+    SyncAttribute, VolumeId, VolumeLimits, VolumeSpec,
 };
 use lode_units::{BlockSize, SeededRandom};
 use smallvec::SmallVec;
@@ -142,6 +142,7 @@ fn create(pool: &mut Pool, name: &str) -> Result<VolumeId, ExtentError> {
         size_bytes: u64::from(VOLUME_BLOCKS) * 4096,
         block_size: BlockSize::new(4096).expect("a block size"),
         sync: SyncAttribute::None,
+        limits: VolumeLimits::default(),
         created_unix_seconds: 1,
     };
     pool.create_volume(&spec, None)

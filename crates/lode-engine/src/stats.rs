@@ -115,10 +115,11 @@ pub const SPACE_NAMES: [&str; 7] = [
 ];
 
 /// The names of [`PoolStats::counters`].
-pub const COUNTER_NAMES: [&str; 13] = [
+pub const COUNTER_NAMES: [&str; 14] = [
     "transactions_create",
     "transactions_resize",
     "transactions_delete",
+    "transactions_limit",
     "transactions_map",
     "transactions_unmap",
     "journal_commits",
@@ -266,6 +267,7 @@ impl PoolStats {
             counters.transactions_create,
             counters.transactions_resize,
             counters.transactions_delete,
+            counters.transactions_limit,
             counters.transactions_map,
             counters.transactions_unmap,
             counters.journal_commits,

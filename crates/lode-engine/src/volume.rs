@@ -251,6 +251,7 @@ impl VolumeTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lode_extent::VolumeLimits;
 
     fn volume(id: u64) -> Volume {
         let info = VolumeInfo {
@@ -259,6 +260,7 @@ mod tests {
             size_bytes: 1 << 20,
             block_size: BlockSize::B4096,
             sync: SyncAttribute::None,
+            limits: VolumeLimits::default(),
             created_unix_seconds: 0,
             allocated_bytes: 0,
             is_damaged: false,

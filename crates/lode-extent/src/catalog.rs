@@ -85,6 +85,7 @@ impl Volume {
             size_bytes: self.record.size_bytes,
             block_size: self.record.block_size,
             sync: self.record.sync,
+            limits: self.record.limits,
             created_unix_seconds: self.record.created_unix_seconds,
             allocated_bytes: self
                 .record

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::load::Missing;
 use crate::types::{LogicalBlock, VolumeId};
+use crate::volume::VolumeLimits;
 
 /// Why the pool refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +91,16 @@ pub enum ExtentError {
     InvalidSize {
         /// The size asked for.
         size_bytes: u64,
+    },
+    /// A volume's limit or burst is higher than any that can be set.
+    #[error(
+        "a volume's limits are at most {} a second with a burst of {} ms, not {limits:?}",
+        VolumeLimits::RATE_MAX,
+        VolumeLimits::BURST_MAX_MS
+    )]
+    InvalidLimits {
+        /// What was asked for.
+        limits: VolumeLimits,
     },
     /// A range is empty, too long, or ends beyond the volume.
     #[error("blocks {first}+{count} lie outside the volume")]

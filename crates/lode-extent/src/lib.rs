@@ -40,5 +40,5 @@ pub use pool::{ALLOCATION_BLOCKS_MAX, Pool};
 pub use types::{IoId, LogicalBlock, PoolBlock, RequestId, Ticket, VolumeId};
 pub use volume::{
     Counters, ExistingPool, PoolSpec, PoolState, SyncAttribute, Unmapped, Usage, VOLUMES_MAX,
-    VolumeInfo, VolumeSpec,
+    VolumeInfo, VolumeLimits, VolumeSpec,
 };

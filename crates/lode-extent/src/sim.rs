@@ -5,4 +5,5 @@ mod crash;
 mod disk;
 mod faults;
 mod forged;
+mod limits;
 mod world;

@@ -38,6 +38,40 @@ pub enum SyncAttribute {
     Full,
 }
 
+/// How much a volume may do: what lies above waits. Kept with the volume; who serves it carries
+/// it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeLimits {
+    /// The most operations in a second; 0: no limit. At most [`VolumeLimits::RATE_MAX`].
+    pub iops_max: u64,
+    /// The most bytes in a second, read and written together; 0: no limit. At most
+    /// [`VolumeLimits::RATE_MAX`].
+    pub bandwidth_max_bytes: u64,
+    /// How much of either may be saved up and used at once, as the time in which it is saved. At
+    /// most [`VolumeLimits::BURST_MAX_MS`].
+    pub burst_ms: u32,
+}
+
+impl VolumeLimits {
+    /// The highest limit that can be set: more than any device does.
+    pub const RATE_MAX: u64 = 1 << 40;
+    /// The longest burst: an hour.
+    pub const BURST_MAX_MS: u32 = 3_600_000;
+
+    /// Whether each limit is one that can be set.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        self.iops_max <= Self::RATE_MAX
+            && self.bandwidth_max_bytes <= Self::RATE_MAX
+            && self.burst_ms <= Self::BURST_MAX_MS
+    }
+
+    /// Whether nothing was ever set.
+    pub(crate) fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What a new volume is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -49,6 +83,8 @@ pub struct VolumeSpec {
     pub block_size: BlockSize,
     /// How durable its writes are at least.
     pub sync: SyncAttribute,
+    /// How much it may do.
+    pub limits: VolumeLimits,
     /// When it was made, in seconds since 1970-01-01 UTC. Not compared when a request is retried.
     pub created_unix_seconds: u64,
 }
@@ -66,6 +102,8 @@ pub struct VolumeInfo {
     pub block_size: BlockSize,
     /// How durable its writes are at least.
     pub sync: SyncAttribute,
+    /// How much it may do.
+    pub limits: VolumeLimits,
     /// When it was made, in seconds since 1970-01-01 UTC.
     pub created_unix_seconds: u64,
     /// Pool space that its data takes, in bytes.
@@ -126,6 +164,8 @@ pub struct Counters {
     pub transactions_create: u64,
     /// Volumes resized.
     pub transactions_resize: u64,
+    /// Changes of volumes' limits.
+    pub transactions_limit: u64,
     /// Volumes deleted.
     pub transactions_delete: u64,
     /// Allocations recorded.

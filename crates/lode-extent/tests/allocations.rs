@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use lode_extent::{
     DeviceSpec, ExistingPool, LogicalBlock, MetadataOp, Piece, Pool, PoolSpec, SyncAttribute,
-    VolumeSpec,
+    VolumeLimits, VolumeSpec,
 };
 use lode_units::{BlockSize, SeededRandom};
 use smallvec::SmallVec;
@@ -78,6 +78,7 @@ fn a_lookup_takes_no_memory() {
         size_bytes: 32 << 20,
         block_size: BlockSize::B4096,
         sync: SyncAttribute::None,
+        limits: VolumeLimits::default(),
         created_unix_seconds: 0,
     };
     let (volume, _) = pool.create_volume(&spec, None).expect("new");

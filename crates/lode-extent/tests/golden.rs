@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use lode_extent::{
     DeviceSpec, ExistingPool, ExtentError, LoadCursor, LogicalBlock, LookupError, MetadataOp,
     PieceKind, Pool, PoolBlock, PoolSpec, PoolState, RequestId, SyncAttribute, VolumeId,
-    VolumeSpec,
+    VolumeLimits, VolumeSpec,
 };
 use lode_units::{BlockSize, SeededRandom};
 use smallvec::SmallVec;
@@ -119,6 +119,7 @@ fn spec(name: &str, size_bytes: u64, block_size: BlockSize) -> VolumeSpec {
         size_bytes,
         block_size,
         sync: SyncAttribute::Data,
+        limits: VolumeLimits::default(),
         created_unix_seconds: 1_000_000,
     }
 }

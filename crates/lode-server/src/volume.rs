@@ -12,7 +12,7 @@ use lode_api::v1::{
 };
 use lode_block::Durability as BlockDurability;
 use lode_engine::{ControlReply, ControlRequest, Shrink, VolumeName};
-use lode_extent::{RequestId, SyncAttribute, VolumeInfo, VolumeSpec};
+use lode_extent::{RequestId, SyncAttribute, VolumeInfo, VolumeLimits, VolumeSpec};
 use lode_units::{BlockSize, WallClock};
 use tonic::{Request, Response, Status};
 
@@ -107,6 +107,7 @@ async fn create(request: CreateVolumeRequest) -> Result<Volume, Failure> {
             BlockDurability::Data => SyncAttribute::Data,
             BlockDurability::Full => SyncAttribute::Full,
         },
+        limits: VolumeLimits::default(),
         created_unix_seconds: WallClock.unix_seconds(),
     };
     let created = open::control(ControlRequest::CreateVolume {

@@ -15,7 +15,7 @@ use lode_engine::{
     Completion, ControlReply, ControlRequest, DataCompletion, DataRequest, PoolIndex, Token,
     VolumeHandle, VolumeStatus,
 };
-use lode_extent::{SyncAttribute, VolumeId, VolumeInfo};
+use lode_extent::{SyncAttribute, VolumeId, VolumeInfo, VolumeLimits};
 use lode_reactor::{Built, Core, CoreHandle, CoreOptions, Hosted, Listener};
 use lode_server::{CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError, Server};
 use lode_units::{BlockSize, CoreId, Instant, MonotonicClock};
@@ -77,6 +77,7 @@ impl Hosted for Echo {
                     size_bytes: 1 << 40,
                     block_size: BlockSize::B4096,
                     sync: SyncAttribute::None,
+                    limits: VolumeLimits::default(),
                     created_unix_seconds: 0,
                     allocated_bytes: 0,
                     is_damaged: false,

@@ -3,7 +3,7 @@
 use lode_block::Durability;
 use lode_bus::DmaBuffer;
 use lode_engine::{ControlRequest, DataOperation, DataRequest, Shrink, Token, VolumeName};
-use lode_extent::{SyncAttribute, VolumeSpec};
+use lode_extent::{SyncAttribute, VolumeLimits, VolumeSpec};
 use lode_units::{BlockSize, Random};
 
 use crate::content;
@@ -266,6 +266,7 @@ impl World {
                 size_bytes,
                 block_size,
                 sync,
+                limits: VolumeLimits::default(),
                 created_unix_seconds: 0,
             },
             request: None,

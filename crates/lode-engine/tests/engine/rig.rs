@@ -10,7 +10,9 @@ use lode_engine::{
     Completion, ControlError, ControlReply, ControlRequest, DataCompletion, DataOperation,
     DataRequest, IoError, PoolIndex, Shard, Token, VolumeHandle, VolumeName, device_spec,
 };
-use lode_extent::{ExistingPool, Pool, PoolSpec, PoolState, SyncAttribute, VolumeSpec};
+use lode_extent::{
+    ExistingPool, Pool, PoolSpec, PoolState, SyncAttribute, VolumeLimits, VolumeSpec,
+};
 use lode_units::{BlockSize, Instant, SeededRandom};
 
 use crate::device::{Media, MemoryDevice, geometry};
@@ -309,6 +311,7 @@ pub(crate) fn spec(name: &str, size_bytes: u64, block_size: BlockSize) -> Volume
         size_bytes,
         block_size,
         sync: SyncAttribute::None,
+        limits: VolumeLimits::default(),
         created_unix_seconds: 0,
     }
 }

@@ -6,10 +6,11 @@ use crate::extent::{ExtentKind, ExtentSource, Removed, replace};
 use crate::format::object::{FIRST_OBJECT_ID, Root, VolumeRecord};
 use crate::format::record::Record;
 use crate::format::request::{REQUESTS_MAX, RequestRecord};
+use crate::format::superblock::FEATURE_VOLUME_LIMITS;
 use crate::space::Run;
 use crate::tree::{KEY_END, TreeFault};
 use crate::types::{PoolBlock, VolumeId};
-use crate::volume::VolumeSpec;
+use crate::volume::{VolumeLimits, VolumeSpec};
 use lode_units::limits::{NAME_LENGTH_MAX_BYTES, VOLUME_SIZE_MAX_BYTES};
 
 /// Distance between the places where volumes begin: 32 MiB.
@@ -45,6 +46,7 @@ impl Core {
             } => self.apply_unmap(*volume, logical.get(), *count, freed),
             Record::Remove { volume } => self.apply_remove(*volume),
             Record::TrimEnd { volume } => self.apply_trim_end(*volume),
+            Record::Limit { volume, limits } => self.apply_limit(*volume, *limits),
         }
     }
 
@@ -62,6 +64,7 @@ impl Core {
             size_bytes: spec.size_bytes,
             block_size: spec.block_size,
             sync: spec.sync,
+            limits: spec.limits,
             created_unix_seconds: spec.created_unix_seconds,
             birth_epoch: self.epoch,
             is_deleting: false,
@@ -75,7 +78,24 @@ impl Core {
         written.map_err(|_fault| ApplyFault::Damaged(id))?;
         self.next_object = id.get() + 1;
         self.catalog.insert(id, Volume::new(id, record));
+        self.note_limits(&spec.limits);
         Ok(())
+    }
+
+    fn apply_limit(&mut self, id: VolumeId, limits: VolumeLimits) -> Result<(), ApplyFault> {
+        let volume = self.catalog.any_mut(id).ok_or(ApplyFault::Conflict)?;
+        volume.record.limits = limits;
+        self.catalog.dirty.insert(id);
+        self.note_limits(&limits);
+        Ok(())
+    }
+
+    /// Lets the next superblock say that volumes have limits: a program that does not know them
+    /// leaves the pool alone from then on.
+    fn note_limits(&mut self, limits: &VolumeLimits) {
+        if !limits.is_unset() {
+            self.superblock.features_incompat |= FEATURE_VOLUME_LIMITS;
+        }
     }
 
     fn apply_request(&mut self, request: &RequestRecord) -> Result<(), ApplyFault> {

@@ -1,6 +1,6 @@
 //! The record of an object in the object table.
 
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 
 use lode_units::BlockSize;
 use lode_units::limits::VOLUME_SIZE_MAX_BYTES;
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::format::block::BlockFault;
 use crate::tree::{HEIGHT_MAX, KEY_END};
 use crate::types::PoolBlock;
-use crate::volume::SyncAttribute;
+use crate::volume::{SyncAttribute, VolumeLimits};
 
 /// Bytes of an object's record, without its key.
 pub(crate) const OBJECT_BYTES: usize = 394;
@@ -37,6 +37,7 @@ pub(crate) struct VolumeRecord {
     pub(crate) size_bytes: u64,
     pub(crate) block_size: BlockSize,
     pub(crate) sync: SyncAttribute,
+    pub(crate) limits: VolumeLimits,
     pub(crate) created_unix_seconds: u64,
     pub(crate) birth_epoch: u32,
     /// Being deleted: its space is given back in the background.
@@ -74,12 +75,20 @@ struct RawObject {
     origin: U64,
     newest_snapshot_epoch: U32,
     is_trimming: u8,
-    reserved: [u8; 36],
+    reserved_byte: u8,
+    burst_ms: U32,
+    iops_max: U64,
+    bandwidth_max_bytes: U64,
+    reserved: [u8; 15],
     name: [u8; NAME_BYTES],
 }
 
 const _: () = assert!(size_of::<RawRoot>() == 24);
 const _: () = assert!(size_of::<RawObject>() == OBJECT_BYTES);
+const _: () = assert!(offset_of!(RawObject, is_trimming) == 102);
+const _: () = assert!(offset_of!(RawObject, burst_ms) == 104);
+const _: () = assert!(offset_of!(RawObject, bandwidth_max_bytes) == 116);
+const _: () = assert!(offset_of!(RawObject, name) == 139);
 
 impl RawRoot {
     pub(crate) fn new(root: Root) -> Self {
@@ -127,7 +136,11 @@ impl VolumeRecord {
             origin: U64::ZERO,
             newest_snapshot_epoch: U32::ZERO,
             is_trimming: u8::from(self.is_trimming),
-            reserved: [0; 36],
+            reserved_byte: 0,
+            burst_ms: U32::new(self.limits.burst_ms),
+            iops_max: U64::new(self.limits.iops_max),
+            bandwidth_max_bytes: U64::new(self.limits.bandwidth_max_bytes),
+            reserved: [0; 15],
             name,
         };
         let mut bytes = [0; OBJECT_BYTES];
@@ -156,8 +169,14 @@ impl VolumeRecord {
         let is_plain = raw.dead_list.is_zero()
             && raw.origin == U64::ZERO
             && raw.newest_snapshot_epoch == U32::ZERO
-            && raw.reserved == [0; 36];
-        if !is_plain || !is_sane {
+            && raw.reserved_byte == 0
+            && raw.reserved == [0; 15];
+        let limits = VolumeLimits {
+            iops_max: raw.iops_max.get(),
+            bandwidth_max_bytes: raw.bandwidth_max_bytes.get(),
+            burst_ms: raw.burst_ms.get(),
+        };
+        if !is_plain || !is_sane || !limits.is_valid() {
             return Err(BlockFault::Contents);
         }
         Ok(Self {
@@ -165,6 +184,7 @@ impl VolumeRecord {
             size_bytes: raw.size_bytes.get(),
             block_size,
             sync: sync_from(raw.sync).ok_or(BlockFault::Contents)?,
+            limits,
             created_unix_seconds: raw.created_unix_seconds.get(),
             birth_epoch: raw.birth_epoch.get(),
             is_deleting: raw.flags & FLAG_DELETING != 0,

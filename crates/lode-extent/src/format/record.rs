@@ -6,16 +6,18 @@ use crate::format::block::BlockFault;
 use crate::format::object::{sync_from, sync_raw};
 use crate::format::request::{REQUEST_BYTES, RequestRecord};
 use crate::types::{LogicalBlock, PoolBlock, VolumeId};
-use crate::volume::VolumeSpec;
+use crate::volume::{VolumeLimits, VolumeSpec};
 
 /// The longest record in bytes: a creation with the longest name.
-pub(crate) const RECORD_BYTES_MAX: usize = 8 + 32 + 256;
+pub(crate) const RECORD_BYTES_MAX: usize = 8 + 32 + LIMITS_BYTES + 256;
 /// Bytes of a [`Record::Map`].
 pub(crate) const MAP_RECORD_BYTES: usize = 40;
 /// Bytes of every other record but a creation, at most.
 pub(crate) const SMALL_RECORD_BYTES: usize = 8 + REQUEST_BYTES;
 
 const HEAD_BYTES: usize = 8;
+/// Bytes of the limits in a record: three words.
+const LIMITS_BYTES: usize = 24;
 
 /// A change of the pool. Replaying the records after a checkpoint in their order yields the same
 /// state that recording them did.
@@ -53,6 +55,10 @@ pub(crate) enum Record {
     TrimEnd {
         volume: VolumeId,
     },
+    Limit {
+        volume: VolumeId,
+        limits: VolumeLimits,
+    },
 }
 
 impl Record {
@@ -66,6 +72,7 @@ impl Record {
             Self::Unmap { .. } => 6,
             Self::Remove { .. } => 7,
             Self::TrimEnd { .. } => 8,
+            Self::Limit { .. } => 9,
         }
     }
 
@@ -79,7 +86,8 @@ impl Record {
             | Self::Map { volume, .. }
             | Self::Unmap { volume, .. }
             | Self::Remove { volume }
-            | Self::TrimEnd { volume } => *volume,
+            | Self::TrimEnd { volume }
+            | Self::Limit { volume, .. } => *volume,
         }
     }
 
@@ -108,6 +116,10 @@ impl Record {
                 logical,
                 count,
             } => put(into, &[volume.get(), logical.get(), *count]),
+            Self::Limit { volume, limits } => {
+                put(into, &[volume.get()]);
+                put(into, &limit_words(limits));
+            }
         }
         into.resize(into.len().next_multiple_of(8), 0);
         let length = u16::try_from(into.len() - start).expect("a record is short");
@@ -150,6 +162,10 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<Record, BlockFault> {
         },
         7 => Record::Remove { volume: volume()? },
         8 => Record::TrimEnd { volume: volume()? },
+        9 => Record::Limit {
+            volume: volume()?,
+            limits: decode_limits(body, 1)?,
+        },
         _ => return Err(BlockFault::Contents),
     })
 }
@@ -163,15 +179,47 @@ fn encode_create(volume: VolumeId, spec: &VolumeSpec, into: &mut Vec<u8>) {
     let name_length = u16::try_from(spec.name.len()).expect("a checked name");
     into.extend_from_slice(&[shift, sync_raw(spec.sync)]);
     into.extend_from_slice(&name_length.to_le_bytes());
-    into.extend_from_slice(&[0; 4]);
+    // Written only where there is something to say, so that older programs read the rest.
+    let has_limits = !spec.limits.is_unset();
+    into.extend_from_slice(&[u8::from(has_limits), 0, 0, 0]);
+    if has_limits {
+        put(into, &limit_words(&spec.limits));
+    }
     into.extend_from_slice(spec.name.as_bytes());
+}
+
+fn limit_words(limits: &VolumeLimits) -> [u64; 3] {
+    [
+        limits.iops_max,
+        limits.bandwidth_max_bytes,
+        limits.burst_ms.into(),
+    ]
+}
+
+/// The limits whose first word is the one at `index`.
+fn decode_limits(body: &[u8], index: usize) -> Result<VolumeLimits, BlockFault> {
+    let limits = VolumeLimits {
+        iops_max: word(body, index)?,
+        bandwidth_max_bytes: word(body, index + 1)?,
+        burst_ms: u32::try_from(word(body, index + 2)?).map_err(|_large| BlockFault::Contents)?,
+    };
+    if limits.is_valid() {
+        Ok(limits)
+    } else {
+        Err(BlockFault::Contents)
+    }
 }
 
 fn decode_create(body: &[u8]) -> Result<Record, BlockFault> {
     let attributes = word(body, 3)?.to_le_bytes();
     let name_length = usize::from(u16::from_le_bytes([attributes[2], attributes[3]]));
+    let (limits, name_start) = match attributes[4] {
+        0 => (VolumeLimits::default(), 32),
+        1 => (decode_limits(body, 4)?, 32 + LIMITS_BYTES),
+        _ => return Err(BlockFault::Contents),
+    };
     let name = body
-        .get(32..)
+        .get(name_start..)
         .and_then(|rest| rest.get(..name_length))
         .and_then(|name| std::str::from_utf8(name).ok())
         .ok_or(BlockFault::Contents)?;
@@ -183,6 +231,7 @@ fn decode_create(body: &[u8]) -> Result<Record, BlockFault> {
             size_bytes: word(body, 1)?,
             block_size: BlockSize::new(block_bytes).map_err(|_size| BlockFault::Contents)?,
             sync: sync_from(attributes[1]).ok_or(BlockFault::Contents)?,
+            limits,
             created_unix_seconds: word(body, 2)?,
         },
     })
@@ -210,22 +259,39 @@ mod tests {
     use crate::volume::SyncAttribute;
     use proptest::prelude::*;
 
+    fn limits() -> impl Strategy<Value = VolumeLimits> {
+        let set = (
+            0..=VolumeLimits::RATE_MAX,
+            0..=VolumeLimits::RATE_MAX,
+            0..=VolumeLimits::BURST_MAX_MS,
+        );
+        let set = set.prop_map(|(iops_max, bandwidth_max_bytes, burst_ms)| VolumeLimits {
+            iops_max,
+            bandwidth_max_bytes,
+            burst_ms,
+        });
+        prop_oneof![Just(VolumeLimits::default()), set]
+    }
+
     fn records() -> impl Strategy<Value = Record> {
         let volume = (16..1_u64 << 48).prop_map(VolumeId::new);
         let word = any::<u64>();
         prop_oneof![
-            (volume.clone(), ".{1,60}", word, word).prop_map(|(volume, name, size, created)| {
-                Record::Create {
+            (volume.clone(), ".{1,60}", word, word, limits()).prop_map(
+                |(volume, name, size, created, limits)| Record::Create {
                     volume,
                     spec: VolumeSpec {
                         name,
                         size_bytes: size,
                         block_size: BlockSize::B512,
                         sync: SyncAttribute::Full,
+                        limits,
                         created_unix_seconds: created,
                     },
                 }
-            }),
+            ),
+            (volume.clone(), limits())
+                .prop_map(|(volume, limits)| Record::Limit { volume, limits }),
             (volume.clone(), "[a-z]{1,64}", word).prop_map(|(volume, id, fingerprint)| {
                 Record::Request(RequestRecord {
                     id: RequestId::new(&id).expect("1 to 64 bytes"),

@@ -14,8 +14,10 @@ use crate::format::geometry::{SPACE_ROOTS, SUPERBLOCK_SLOTS};
 use crate::format::object::{RawRoot, Root};
 use crate::types::Ticket;
 
-/// Incompatible features that this program knows: none yet.
-pub(crate) const FEATURES_INCOMPAT_KNOWN: u64 = 0;
+/// A volume has limits, or had some.
+pub(crate) const FEATURE_VOLUME_LIMITS: u64 = 1;
+/// Incompatible features that this program knows.
+pub(crate) const FEATURES_INCOMPAT_KNOWN: u64 = FEATURE_VOLUME_LIMITS;
 /// Trees that the superblock has room for.
 const ROOTS: usize = 8;
 const FLAG_CLEAN: u32 = 1;

@@ -48,6 +48,8 @@ impl Pool {
         assert!(self.publish.is_none(), "one superblock at a time");
         let core = self.core_mut();
         superblock.sequence = core.superblock.sequence + 1;
+        // What has come into use since the superblock was drafted is in the journal already.
+        superblock.features_incompat |= core.superblock.features_incompat;
         core.superblock = superblock.clone();
         let mut outstanding = 0;
         if !self.is_publish_early() {

@@ -10,7 +10,7 @@ use crate::format::record::{RECORD_BYTES_MAX, Record, SMALL_RECORD_BYTES};
 use crate::format::request::{RequestKind, RequestRecord};
 use crate::pool::{Pool, device_index};
 use crate::types::{LogicalBlock, RequestId, Ticket, VolumeId};
-use crate::volume::{VOLUMES_MAX, VolumeInfo, VolumeSpec};
+use crate::volume::{VOLUMES_MAX, VolumeInfo, VolumeLimits, VolumeSpec};
 
 impl Pool {
     /// Makes a volume that reads as zeros. It is there at once; acknowledge it when its ticket is
@@ -20,7 +20,8 @@ impl Pool {
     /// # Errors
     /// [`ExtentError::AlreadyExists`], [`ExtentError::RequestIdReused`],
     /// [`ExtentError::InvalidName`], [`ExtentError::InvalidSize`],
-    /// [`ExtentError::InvalidBlockSize`], [`ExtentError::TooManyVolumes`],
+    /// [`ExtentError::InvalidBlockSize`], [`ExtentError::InvalidLimits`],
+    /// [`ExtentError::TooManyVolumes`],
     /// [`ExtentError::MetadataDamaged`] while part of the object table cannot be read,
     /// [`ExtentError::JournalFull`], or what [`state`](Self::state) makes of it.
     pub fn create_volume(
@@ -31,6 +32,7 @@ impl Pool {
         self.ready()?;
         check_name(&spec.name)?;
         check_size(spec.size_bytes, spec.block_size)?;
+        check_limits(&spec.limits)?;
         let fingerprint = fingerprint_of(spec);
         if let Some(volume) = self.answered(request, RequestKind::Create, fingerprint)? {
             return Ok((volume, self.recorded()));
@@ -99,6 +101,38 @@ impl Pool {
         let ticket = self.change_volume(resize, None)?;
         self.counters.transactions_resize += 1;
         Ok(ticket)
+    }
+
+    /// Sets how much a volume may do. Acknowledge it when its ticket is durable.
+    ///
+    /// # Errors
+    /// [`ExtentError::InvalidLimits`], [`ExtentError::UnknownVolume`],
+    /// [`ExtentError::JournalFull`], or what [`state`](Self::state) makes of it.
+    pub fn limit_volume(
+        &mut self,
+        volume: VolumeId,
+        limits: VolumeLimits,
+    ) -> Result<Ticket, ExtentError> {
+        let core = self.ready()?;
+        let target = core
+            .catalog
+            .live(volume)
+            .ok_or(ExtentError::UnknownVolume { volume })?;
+        check_limits(&limits)?;
+        if limits == target.record.limits {
+            return Ok(self.recorded());
+        }
+        self.admit(SMALL_RECORD_BYTES, 1)?;
+        let ticket = self.change_volume(Record::Limit { volume, limits }, None)?;
+        self.counters.transactions_limit += 1;
+        Ok(ticket)
+    }
+
+    /// The incompatible features that the newest superblock names.
+    #[cfg(test)]
+    pub(crate) fn features_incompat(&self) -> u64 {
+        let core = self.core.as_ref();
+        core.map_or(0, |core| core.superblock.features_incompat)
     }
 
     /// The bytes that must be zeroed before a volume grows: those of its last unit beyond its
@@ -269,13 +303,32 @@ fn check_size(size_bytes: u64, block_size: BlockSize) -> Result<(), ExtentError>
     }
 }
 
+fn check_limits(limits: &VolumeLimits) -> Result<(), ExtentError> {
+    if limits.is_valid() {
+        Ok(())
+    } else {
+        Err(ExtentError::InvalidLimits { limits: *limits })
+    }
+}
+
 /// A number that differs, but for accident, between creations that are not the same (FNV-1a).
 fn fingerprint_of(spec: &VolumeSpec) -> u64 {
     let size = spec.size_bytes.to_le_bytes();
     let block = spec.block_size.bytes().to_le_bytes();
     let fixed = size.iter().chain(&block);
     let sync = [sync_raw(spec.sync)];
-    hash(fixed.chain(&sync).chain(spec.name.as_bytes()))
+    // A volume without limits has the number that it had before there were any.
+    let limits = (!spec.limits.is_unset()).then(|| limit_bytes(&spec.limits));
+    let limits = limits.iter().flatten();
+    hash(fixed.chain(&sync).chain(spec.name.as_bytes()).chain(limits))
+}
+
+fn limit_bytes(limits: &VolumeLimits) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..8].copy_from_slice(&limits.iops_max.to_le_bytes());
+    bytes[8..16].copy_from_slice(&limits.bandwidth_max_bytes.to_le_bytes());
+    bytes[16..].copy_from_slice(&limits.burst_ms.to_le_bytes());
+    bytes
 }
 
 /// FNV-1a.

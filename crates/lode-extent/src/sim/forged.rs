@@ -16,9 +16,12 @@ fn pool_with_a_journal_tail() -> (World, VolumeId) {
         world.write(volume, index * 2, 1, 1).expect("space");
     }
     world.checkpoint();
-    let spec = volume_spec("b", 2000 * 4096);
+    let mut spec = volume_spec("b", 2000 * 4096);
+    spec.limits.iops_max = 5;
     let (other, _) = world.pool.create_volume(&spec, None).expect("new");
     world.write(other, 0, 9, 2).expect("space");
+    let limits = spec.limits;
+    world.pool.limit_volume(volume, limits).expect("it exists");
     world.write(volume, 5, 4, 3).expect("space");
     world.pool.delete_volume(other, None).expect("it exists");
     world.commit();

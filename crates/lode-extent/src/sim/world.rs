@@ -10,7 +10,7 @@ use crate::piece::Piece;
 use crate::pool::Pool;
 use crate::sim::disk::{BLOCK, Disk};
 use crate::types::{LogicalBlock, PoolBlock, Ticket, VolumeId};
-use crate::volume::{ExistingPool, PoolSpec, PoolState, SyncAttribute, VolumeSpec};
+use crate::volume::{ExistingPool, PoolSpec, PoolState, SyncAttribute, VolumeLimits, VolumeSpec};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -35,6 +35,7 @@ pub(crate) fn volume_spec(name: &str, size_bytes: u64) -> VolumeSpec {
         size_bytes,
         block_size: BlockSize::B4096,
         sync: SyncAttribute::None,
+        limits: VolumeLimits::default(),
         created_unix_seconds: 7,
     }
 }

@@ -17,6 +17,7 @@ impl From<ExtentError> for Failure {
             ExtentError::InvalidSize { .. } => failure
                 .with_field("size_bytes")
                 .with_limit(lode_units::limits::VOLUME_SIZE_MAX_BYTES),
+            ExtentError::InvalidLimits { .. } => failure.with_field("limits"),
             ExtentError::DeviceCount { .. } => failure
                 .with_field("devices")
                 .with_limit(lode_units::limits::POOL_DEVICES_MAX as u64),
@@ -53,7 +54,9 @@ fn reason_of(error: &ExtentError) -> ErrorReason {
         | ExtentError::SuperblocksDamaged { .. }
         | ExtentError::JournalDamaged { .. }
         | ExtentError::MetadataDamaged { .. } => ErrorReason::Corrupt,
-        ExtentError::DeviceCount { .. } => ErrorReason::InvalidField,
+        ExtentError::InvalidLimits { .. } | ExtentError::DeviceCount { .. } => {
+            ErrorReason::InvalidField
+        }
         ExtentError::DeviceSize { .. } | ExtentError::DeviceTruncated { .. } => {
             ErrorReason::DeviceTooSmall
         }

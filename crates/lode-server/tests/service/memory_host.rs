@@ -14,7 +14,7 @@ use lode_engine::{
 };
 use lode_extent::{
     Counters, ExtentError, LogicalBlock, PieceKind, PoolState, SyncAttribute, Usage, VolumeId,
-    VolumeInfo, VolumeSpec,
+    VolumeInfo, VolumeLimits, VolumeSpec,
 };
 use lode_reactor::Hosted;
 use lode_units::Instant;
@@ -39,6 +39,7 @@ struct Volume {
     size_bytes: u64,
     block_size: lode_units::BlockSize,
     sync: SyncAttribute,
+    limits: VolumeLimits,
     units: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -113,6 +114,7 @@ impl MemoryHost {
             size_bytes: spec.size_bytes,
             block_size: spec.block_size,
             sync: spec.sync,
+            limits: spec.limits,
             units: BTreeMap::new(),
         }));
         Ok(ControlReply::Volume(self.status(self.volumes.len() - 1)))
@@ -208,6 +210,7 @@ impl Volume {
             size_bytes: self.size_bytes,
             block_size: self.block_size,
             sync: self.sync,
+            limits: self.limits,
             created_unix_seconds: 1,
             allocated_bytes: (self.units.len() * UNIT) as u64,
             is_damaged: false,
