@@ -33,12 +33,14 @@ bitflags::bitflags! {
         const METADATA = 1 << 9;
         /// All attributes must become durable.
         const FULL = 1 << 10;
+        /// Another core decides: it is the home of the pool.
+        const HOME = 1 << 11;
     }
 }
 
 /// Names of the reasons as metrics show them, in the order of precedence in which a request with
 /// several is counted.
-pub const REASON_NAMES: [(Reasons, &str); 11] = [
+pub const REASON_NAMES: [(Reasons, &str); 12] = [
     (Reasons::ERROR, "error"),
     (Reasons::REMAP, "remap"),
     (Reasons::ALLOCATION, "record_allocation"),
@@ -50,6 +52,7 @@ pub const REASON_NAMES: [(Reasons, &str); 11] = [
     (Reasons::FLUSH, "flush"),
     (Reasons::METADATA, "metadata"),
     (Reasons::FULL, "full"),
+    (Reasons::HOME, "home"),
 ];
 
 /// What is known of the pieces that a write touches.
@@ -109,6 +112,14 @@ impl CacheFacts {
             is_volatile: geometry.has_volatile_cache(),
             supports_write_through: geometry.supports_write_through,
         }
+    }
+
+    /// The facts of all devices of a pool together.
+    pub(crate) fn of_all<'a>(devices: impl Iterator<Item = &'a Geometry>) -> Self {
+        devices.map(Self::of).reduce(Self::and).unwrap_or(Self {
+            is_volatile: false,
+            supports_write_through: true,
+        })
     }
 
     /// The facts of two devices together.

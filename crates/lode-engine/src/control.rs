@@ -8,6 +8,7 @@ use lode_extent::{
 
 use uuid::Uuid;
 
+use crate::port::PeerIndex;
 use crate::request::{DataCompletion, PoolIndex, Token, VolumeHandle};
 
 /// A question or a change that concerns a pool or a volume as a whole.
@@ -65,6 +66,15 @@ pub enum ControlRequest {
         /// How many 4 KiB units to cover at most.
         count: u32,
     },
+}
+
+/// Who is told when a control request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The caller that made it.
+    Client(Token),
+    /// The caller of another core, by that core's token.
+    Peer(PeerIndex, Token),
 }
 
 /// Whether data may be lost when a volume is made smaller.

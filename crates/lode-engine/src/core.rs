@@ -10,8 +10,12 @@ use lode_extent::METADATA_IO_BLOCKS_MAX;
 use lode_units::Instant;
 use lode_units::limits::{ALLOCATION_UNIT_BYTES, CORE_REQUESTS_MAX, IO_LENGTH_MAX_BYTES};
 
-use crate::control::Completion;
+use crate::control::{Asker, Completion, ControlError, ControlReply};
+use crate::error::IoError;
 use crate::op::{OpIndex, OpTable};
+use crate::peers::Peers;
+use crate::port::Body;
+use crate::request::{DataCompletion, DataRequest};
 use crate::stats::ShardStats;
 
 /// The shared part of a shard.
@@ -24,6 +28,7 @@ pub(crate) struct ShardCore {
     pub(crate) out: Vec<Completion>,
     pub(crate) stats: Arc<ShardStats>,
     pub(crate) now: Instant,
+    pub(crate) peers: Peers,
     /// Buffers of metadata operations, of comparisons, and of the ends of requests.
     pub(crate) buffers: BufferPool,
     zeros: DmaBuffer,
@@ -56,6 +61,7 @@ impl ShardCore {
             out: Vec::with_capacity(CORE_REQUESTS_MAX),
             stats: Arc::new(ShardStats::default()),
             now: Instant::ZERO,
+            peers: Peers::default(),
             buffers,
             zeros: zeros.expect("a memory of that length holds one buffer of that length"),
             zero_memory,
@@ -72,6 +78,25 @@ impl ShardCore {
     /// Memory that holds zeros: at most one allocation unit of it.
     pub(crate) fn zeros(&self, length_bytes: u32) -> DmaSpan {
         self.zeros.span().part(0, length_bytes)
+    }
+
+    /// Ends a request that was not taken.
+    pub(crate) fn refuse(&mut self, request: DataRequest, error: IoError) {
+        self.out.push(Completion::Data(DataCompletion {
+            token: request.token,
+            result: Err(error),
+            buffer: request.buffer,
+        }));
+    }
+
+    /// Ends a control request.
+    pub(crate) fn answer(&mut self, asker: Asker, result: Box<Result<ControlReply, ControlError>>) {
+        match asker {
+            Asker::Client(token) => self.out.push(Completion::Control { token, result }),
+            Asker::Peer(peer, token) => {
+                self.peers.post(peer, Body::ControlDone { token, result });
+            }
+        }
     }
 
     /// Marks a request as one that a queue will resume, and gives the queue its index.

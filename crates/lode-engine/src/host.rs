@@ -10,16 +10,22 @@
 //!  settle.rs    completed: inline ─► out
 //!               completed: deferred ─► record → flush, commit ─► out
 //!  control.rs   create, resize, delete, list
+//!  guests.rs    errands and leases of other cores
 //! ```
 
 mod check;
 mod control;
 mod edges;
+mod guests;
 mod report;
 mod reserve;
 mod settle;
 mod start;
 mod transfer;
+
+pub(crate) use check::check_range;
+pub(crate) use edges::edge_offset;
+pub(crate) use start::{UNIT, units_to};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,6 +50,7 @@ use crate::tag::{CommandOwner, SECTOR_BYTES};
 use crate::volume::VolumeTable;
 
 use control::ControlTable;
+use guests::Recalls;
 
 /// How a range is mapped, as a lookup gives it.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
@@ -60,6 +67,7 @@ pub(crate) struct PoolHost<D> {
     device_block_bytes: u32,
     volumes: VolumeTable,
     controls: ControlTable,
+    recalls: Recalls,
     metadata: MetadataPump,
     flushes: FlushGroups,
     /// Requests whose data are written and whose metadata work is not done.
@@ -95,14 +103,7 @@ impl<D: BlockDevice> PoolHost<D> {
             .into_iter()
             .map(|(name, device)| Lane::new(name, device, CORE_REQUESTS_MAX))
             .collect();
-        let cache = lanes
-            .iter()
-            .map(|lane| CacheFacts::of(lane.geometry()))
-            .reduce(CacheFacts::and)
-            .unwrap_or(CacheFacts {
-                is_volatile: false,
-                supports_write_through: true,
-            });
+        let cache = CacheFacts::of_all(lanes.iter().map(Lane::geometry));
         let blocks = lanes.iter().map(|lane| lane.geometry().block_size.bytes());
         let device_block_bytes = blocks.max().unwrap_or(0);
         let named = lanes.iter().map(|lane| (lane.name(), lane.geometry()));
@@ -117,6 +118,7 @@ impl<D: BlockDevice> PoolHost<D> {
             device_block_bytes,
             volumes: VolumeTable::default(),
             controls: ControlTable::new(),
+            recalls: Recalls::default(),
             metadata: MetadataPump::new(),
             flushes: FlushGroups::default(),
             deferred: VecDeque::with_capacity(CORE_REQUESTS_MAX),
@@ -291,6 +293,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 self.deferred.push_back(core.queued(index));
             }
             Step::Settle => self.settle(index, core),
+            Step::Away => {}
         }
     }
 

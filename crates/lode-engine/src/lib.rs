@@ -15,16 +15,22 @@
 //! 3. New blocks are recorded only after the device has completed the data written to them.
 //! 4. A flush is submitted only after the completions that it covers.
 //! 5. Two requests that change the mapping of one unit never run at once.
+//! 6. The mapping of a unit changes only when no command of any core uses the old one.
 
 mod classify;
+mod command;
 mod control;
 mod core;
 mod error;
 mod flush;
+mod guest;
 mod host;
 mod lane;
+mod lease;
 mod metadata;
 mod op;
+mod peers;
+mod port;
 mod request;
 mod shard;
 mod stats;
@@ -40,9 +46,10 @@ pub use control::{
     PoolStatus, Shrink, VolumeName, VolumeStatus,
 };
 pub use error::IoError;
+pub use port::{GuestSpec, Letter, Port};
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
 pub use shard::{Shard, device_spec};
 pub use stats::{
-    COUNTER_NAMES, DeviceStats, OPERATION_NAMES, OperationStats, PoolStats, SPACE_NAMES,
-    ShardStats, VolumeStats,
+    COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,
+    SPACE_NAMES, ShardStats, VolumeStats,
 };

@@ -1,12 +1,13 @@
 //! A request in progress: one slot of a fixed table.
 
-use lode_block::{DeviceError, Durability};
+use lode_block::{DeviceError, Durability, ErrorKind};
 use lode_bus::DmaBuffer;
 use lode_extent::Allocation;
 use lode_units::{DeviceIndex, Instant};
 
 use crate::classify::{DataCommand, Reasons};
 use crate::error::IoError;
+use crate::port::{PeerIndex, Serial, UnitRange};
 use crate::request::{DataOperation, DataRequest, Token, VolumeHandle};
 
 /// A slot of the [`OpTable`].
@@ -19,6 +20,17 @@ pub(crate) enum Owner {
     Client(Token),
     /// The control request in this slot, which needed it done.
     Control(u16),
+    /// Another core, which sent it here.
+    Peer(Sender),
+}
+
+/// The request of another core on whose behalf one of ours runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub(crate) peer: PeerIndex,
+    pub(crate) op: OpIndex,
+    /// The units for which it would like leases.
+    pub(crate) wanted: UnitRange,
 }
 
 /// What a request is doing.
@@ -30,6 +42,11 @@ pub(crate) enum Owner {
 /// Start → Compare → as a write
 /// Start (→ Merge) → Zero → Unmap → Settle ───► (complete)
 /// Start → Settle  (flush) ───────────────────► (complete)
+///
+/// on a guest:
+/// Start → Read ──────────────────────────────► (complete)
+/// Start → Write → (complete inline), or Away for a flush and a commit
+/// Start → Away ──────────────────────────────► (complete)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -51,6 +68,8 @@ pub(crate) enum Step {
     Record,
     /// It waits for a flush, a commit, or both.
     Settle,
+    /// The home of its pool works on it.
+    Away,
 }
 
 /// A request in progress.
@@ -89,6 +108,8 @@ pub(crate) struct Op {
     /// Waited for space once already.
     pub(crate) waited_for_space: bool,
     pub(crate) needs_flush: bool,
+    /// A lease was recalled while part of it was not submitted: the home carries it out.
+    pub(crate) lost_lease: bool,
     /// Reached the volume's end when it started, so that the last unit counts as whole. Decided
     /// once: the volume may be resized meanwhile.
     pub(crate) reaches_end: bool,
@@ -101,6 +122,8 @@ pub(crate) struct Op {
     /// The two units at its ends, where the volume's blocks are smaller than the device's.
     pub(crate) edges: Option<DmaBuffer>,
     pub(crate) allocations: Vec<Allocation>,
+    /// The recall that a barrier waits for, once it was sent.
+    pub(crate) recall: Option<Serial>,
 }
 
 /// The first command that failed.
@@ -114,6 +137,9 @@ pub(crate) struct Failure {
 
 impl From<Failure> for IoError {
     fn from(failure: Failure) -> Self {
+        if failure.error.kind == ErrorKind::NoSpace {
+            return Self::NoSpace;
+        }
         Self::Device {
             device: failure.device,
             offset_bytes: failure.offset,
@@ -150,6 +176,7 @@ impl Op {
             is_watched: false,
             waited_for_space: false,
             needs_flush: false,
+            lost_lease: false,
             reaches_end: false,
             started: Instant::ZERO,
             failure: None,
@@ -158,6 +185,7 @@ impl Op {
             scratch: None,
             edges: None,
             allocations: Vec::new(),
+            recall: None,
         }
     }
 
@@ -194,11 +222,13 @@ impl Op {
         self.is_watched = false;
         self.waited_for_space = false;
         self.needs_flush = false;
+        self.lost_lease = false;
         self.reaches_end = false;
         self.started = now;
         self.failure = None;
         self.buffer = request.buffer;
         self.buffer_base = 0;
+        self.recall = None;
         self.begin(Step::Start, request.offset_bytes, request.offset_bytes);
     }
 
@@ -310,3 +340,6 @@ impl OpTable {
             .filter(|(_, op)| op.is_in_use)
     }
 }
+
+/// How often a request repeats commands that the device asks to be repeated.
+pub(crate) const RETRIES_MAX: u8 = 8;

@@ -1,5 +1,7 @@
 //! One core's part of the engine.
 
+mod letters;
+
 use std::sync::Arc;
 
 use lode_block::BlockDevice;
@@ -7,15 +9,16 @@ use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
 use lode_extent::{DeviceSpec, Pool, PoolState};
 use lode_units::Instant;
 
-use crate::control::{
-    Completion, ControlError, ControlReply, ControlRequest, PoolIdentity, VolumeName,
-};
+use crate::control::{Asker, Completion, ControlError, ControlRequest, PoolIdentity, VolumeName};
 use crate::core::ShardCore;
 use crate::error::IoError;
+use crate::guest::PoolGuest;
 use crate::host::PoolHost;
 use crate::op::Owner;
-use crate::request::{DataCompletion, DataRequest, PoolIndex, Token};
+use crate::request::{DataRequest, PoolIndex, Token};
 use crate::stats::ShardStats;
+
+use letters::Listings;
 
 /// One core's part of the engine: its pools and the requests on them.
 ///
@@ -25,7 +28,11 @@ use crate::stats::ShardStats;
 #[derive(Debug)]
 pub struct Shard<D> {
     core: ShardCore,
+    /// Pools that live here.
     pools: Vec<Option<PoolHost<D>>>,
+    /// Pools that live on another core. A place holds a host or a guest.
+    guests: Vec<Option<PoolGuest<D>>>,
+    listings: Listings,
     is_stopping: bool,
 }
 
@@ -40,6 +47,8 @@ impl<D: BlockDevice> Shard<D> {
         Ok(Self {
             core,
             pools: Vec::new(),
+            guests: Vec::new(),
+            listings: Listings::default(),
             is_stopping: false,
         })
     }
@@ -60,11 +69,17 @@ impl<D: BlockDevice> Shard<D> {
     /// It serves once [`Shard::pool_state`] says that it is ready;
     /// polling takes it there.
     pub fn attach(&mut self, name: &str, devices: Vec<(String, D)>, pool: Pool) -> PoolIndex {
-        let free = self.pools.iter().position(Option::is_none);
-        let position = free.unwrap_or_else(|| {
-            self.pools.push(None);
-            self.pools.len() - 1
-        });
+        let is_free = |position: usize| {
+            let is_guest = self.guests.get(position).is_some_and(Option::is_some);
+            !is_guest && self.pools.get(position).is_none_or(Option::is_none)
+        };
+        let mut position = 0;
+        while !is_free(position) {
+            position += 1;
+        }
+        if position >= self.pools.len() {
+            self.pools.resize_with(position + 1, || None);
+        }
         let index = PoolIndex(u16::try_from(position).unwrap_or(u16::MAX));
         let host = PoolHost::new(index, name.to_owned(), devices, pool, &self.core);
         self.pools[position] = Some(host);
@@ -117,6 +132,8 @@ impl<D: BlockDevice> Shard<D> {
     pub fn is_busy(&self) -> bool {
         self.core.ops.in_use() > 0
             || !self.core.out.is_empty()
+            || self.core.peers.has_work()
+            || self.guests().any(|guest| guest.in_flight() > 0)
             || self
                 .hosts()
                 .any(|host| host.in_flight() > 0 || host.has_controls())
@@ -125,15 +142,20 @@ impl<D: BlockDevice> Shard<D> {
     /// The next moment at which polling has something to do although nothing completes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.hosts().filter_map(PoolHost::next_deadline).min()
+        let guests = self.guests().filter_map(PoolGuest::next_deadline);
+        let hosts = self.hosts().filter_map(PoolHost::next_deadline);
+        hosts.chain(guests).min()
     }
 
     /// The devices of a pool, in the order in which they were attached, for their owner's own
     /// questions.
     pub fn devices_mut(&mut self, index: PoolIndex) -> impl Iterator<Item = &mut D> {
-        self.host_mut(index)
-            .into_iter()
-            .flat_map(PoolHost::devices_mut)
+        let guest = self.guests.get_mut(usize::from(index.0));
+        let guest = guest.and_then(Option::as_mut).into_iter();
+        let host = self.pools.get_mut(usize::from(index.0));
+        let host = host.and_then(Option::as_mut).into_iter();
+        host.flat_map(PoolHost::devices_mut)
+            .chain(guest.flat_map(PoolGuest::devices_mut))
     }
 
     /// Takes a request. Its completion comes from [`Shard::poll`], also when it is refused.
@@ -159,18 +181,22 @@ impl<D: BlockDevice> Shard<D> {
                 let slot = self.core.ops.take_up(owner, request, durability, now);
                 host.start(slot, &mut self.core);
             }
+            (Err(IoError::UnknownVolume), None | Some(None)) => self.submit_to_guest(request),
             (refused, _) => {
                 let error = refused.err().unwrap_or(IoError::UnknownVolume);
-                let (token, buffer) = (request.token, request.buffer);
-                let done = DataCompletion {
-                    token,
-                    result: Err(error),
-                    buffer,
-                };
-                self.core.out.push(Completion::Data(done));
+                self.core.refuse(request, error);
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn submit_to_guest(&mut self, request: DataRequest) {
+        let index = usize::from(request.volume.pool.0);
+        match self.guests.get_mut(index) {
+            Some(Some(guest)) => guest.submit(request, &mut self.core),
+            _ => self.core.refuse(request, IoError::UnknownVolume),
+        }
     }
 
     /// Takes a control request. Its completion comes from [`Shard::poll`], also when it is
@@ -178,21 +204,13 @@ impl<D: BlockDevice> Shard<D> {
     pub fn control(&mut self, token: Token, request: ControlRequest) {
         let result = match request {
             _ if self.is_stopping => Err(ControlError::Stopping),
-            ControlRequest::ListPools => Ok(ControlReply::Pools(
-                self.hosts().map(PoolHost::status).collect(),
-            )),
+            ControlRequest::ListPools => return self.list_pools(token),
             request => match self.find(&request) {
-                Ok(position) => {
-                    if let Some(Some(host)) = self.pools.get_mut(position) {
-                        host.control(token, request, &mut self.core);
-                    }
-                    return;
-                }
+                Ok(position) => return self.control_at(position, token, request),
                 Err(error) => Err(error),
             },
         };
-        let result = Box::new(result);
-        self.core.out.push(Completion::Control { token, result });
+        self.core.answer(Asker::Client(token), Box::new(result));
     }
 
     /// Looks at every device, carries on what can go on, and appends completions to
@@ -204,14 +222,19 @@ impl<D: BlockDevice> Shard<D> {
         std::mem::swap(&mut self.core.out, completions);
         let before = self.core.out.len();
         self.core.out.append(completions);
-        let mut found = 0;
+        let mut found = self.receive();
         for host in self.pools.iter_mut().flatten() {
             found += host.poll(&mut self.core);
             if host.has_deferred_work() {
                 found += host.poll_deferred(&mut self.core);
             }
         }
+        for guest in self.guests.iter_mut().flatten() {
+            found += guest.poll(&mut self.core);
+        }
         found += self.run_ready();
+        self.guests.iter_mut().flatten().for_each(PoolGuest::kick);
+        self.core.peers.flush();
         self.core
             .stats
             .requests_in_flight
@@ -233,6 +256,8 @@ impl<D: BlockDevice> Shard<D> {
             let pool = usize::from(self.core.ops.get(index).volume.pool.0);
             if let Some(Some(host)) = self.pools.get_mut(pool) {
                 host.resume(index, &mut self.core);
+            } else if let Some(Some(guest)) = self.guests.get_mut(pool) {
+                guest.resume(index, &mut self.core);
             }
         }
         count
@@ -257,22 +282,31 @@ impl<D: BlockDevice> Shard<D> {
             | ControlRequest::ListVolumes { pool, .. } => pool,
             ControlRequest::ListExtents { volume, .. } => return Ok(usize::from(volume.pool.0)),
         };
-        let count = self.hosts().count();
+        let count = self.names().count();
         if name.is_empty() {
-            let only = self
-                .pools
-                .iter()
-                .position(Option::is_some)
-                .filter(|_| count == 1);
-            return only.ok_or(ControlError::PoolNotNamed { count });
+            let only = self.names().next().filter(|_| count == 1);
+            return only
+                .map(|(position, _)| position)
+                .ok_or(ControlError::PoolNotNamed { count });
         }
-        let is_named = |host: &PoolHost<D>| host.name() == name;
-        self.pools
-            .iter()
-            .position(|slot| slot.as_ref().is_some_and(is_named))
+        self.names()
+            .find(|(_, found)| *found == name)
+            .map(|(position, _)| position)
             .ok_or_else(|| ControlError::UnknownPool {
                 name: name.to_owned(),
             })
+    }
+
+    /// The pools of this shard, wherever they live: place and name.
+    fn names(&self) -> impl Iterator<Item = (usize, &str)> {
+        let hosts = self.pools.iter().enumerate();
+        let hosts = hosts.filter_map(|(at, host)| Some((at, host.as_ref()?.name())));
+        let guests = self.guests.iter().enumerate();
+        hosts.chain(guests.filter_map(|(at, guest)| Some((at, guest.as_ref()?.name()))))
+    }
+
+    fn guests(&self) -> impl Iterator<Item = &PoolGuest<D>> {
+        self.guests.iter().flatten()
     }
 
     fn hosts(&self) -> impl Iterator<Item = &PoolHost<D>> {

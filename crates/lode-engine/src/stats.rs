@@ -19,6 +19,24 @@ pub const OPERATION_NAMES: [&str; 6] = [
     "flush",
 ];
 
+/// Why a core hands a request to the home of its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandOff {
+    /// It has no queue pairs of its own for this pool.
+    NoQueues,
+    /// The range is not under lease.
+    NoLease,
+    /// The request changes the mapping, or excludes others.
+    Mapping,
+    /// The volume's blocks are smaller than the device's, and the request covers some in part.
+    SubBlock,
+    /// A flush, or a write that owes one.
+    Flush,
+}
+
+/// Names of the causes for which a core hands a request to the home of its pool.
+pub const HAND_OFF_NAMES: [&str; 5] = ["no_queues", "no_lease", "mapping", "sub_block", "flush"];
+
 /// The figures of one shard. Handed out as an `Arc`: the scrape keeps it.
 #[derive(Debug, Default)]
 pub struct ShardStats {
@@ -45,6 +63,13 @@ pub struct ShardStats {
     pub metadata_waits: Counter,
     /// Requests that waited for a range of their volume.
     pub range_waits: Counter,
+    /// Requests of this core that the home of their pool carried out or ended, by cause, in the
+    /// order of [`HAND_OFF_NAMES`].
+    pub hand_offs: [Counter; HAND_OFF_NAMES.len()],
+    /// Extents that this core, as a home, let other cores use.
+    pub leases_granted: Counter,
+    /// Letters by which this core, as a home, took leases back.
+    pub recalls: Counter,
     /// Requests in progress.
     pub requests_in_flight: Gauge,
     pools: Mutex<Vec<Arc<PoolStats>>>,
@@ -146,6 +171,11 @@ impl ShardStats {
         if let Some(position) = position {
             self.completions_deferred[position].increment();
         }
+    }
+
+    /// Counts a request that goes to the home of its pool.
+    pub(crate) fn count_hand_off(&self, cause: HandOff) {
+        self.hand_offs[cause as usize].increment();
     }
 
     /// The pools' figures.

@@ -23,8 +23,11 @@ pub(crate) struct Volume {
     pub(crate) size_bytes: u64,
     pub(crate) block_size: BlockSize,
     pub(crate) durability: Durability,
+    pub(crate) name: Arc<str>,
     /// Its blocks are smaller than those of the pool's devices.
     pub(crate) is_sub_block: bool,
+    /// The other cores that hold leases on it, one bit each.
+    pub(crate) leased_to: u64,
     /// Requests past the check for barriers.
     pub(crate) active: u32,
     /// Requests that wait for a range, in the order of their arrival.
@@ -79,7 +82,9 @@ impl Volume {
                 SyncAttribute::Data => Durability::Data,
                 SyncAttribute::Full => Durability::Full,
             },
+            name: info.name.as_str().into(),
             is_sub_block,
+            leased_to: 0,
             active: 0,
             blocked: VecDeque::new(),
             is_changing: false,
@@ -143,6 +148,11 @@ impl Volume {
             && self.held.iter().any(|held| {
                 held.hold == Hold::Barrier && held.op != op && held.overlaps(first_unit, end_unit)
             })
+    }
+
+    /// Whether any request holds part of it against everything.
+    pub(crate) const fn has_barriers(&self) -> bool {
+        self.barrier_count > 0
     }
 
     /// Whether another request holds part of the units in any way.

@@ -28,6 +28,9 @@ pub const POOL_DEVICES_MAX: usize = 16;
 /// The most requests that one core has in flight across all clients.
 pub const CORE_REQUESTS_MAX: usize = 4096;
 
+/// The most cores of one daemon.
+pub const CORES_MAX: usize = 64;
+
 /// The most requests that one stream may have in flight: the credits it starts with.
 pub const STREAM_REQUESTS_MAX: usize = 256;
 
@@ -37,3 +40,4 @@ const _: () = assert!(IO_LENGTH_MAX_BYTES <= RANGE_LENGTH_MAX_BYTES);
 const _: () = assert!(RANGE_LENGTH_MAX_BYTES <= VOLUME_SIZE_MAX_BYTES);
 const _: () = assert!(STREAM_REQUESTS_MAX <= CORE_REQUESTS_MAX);
 const _: () = assert!(CORE_REQUESTS_MAX <= 1 << 16, "a slot index fits 16 bits");
+const _: () = assert!(CORES_MAX <= 64, "a set of cores fits 64 bits");

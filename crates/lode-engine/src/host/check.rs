@@ -2,13 +2,13 @@
 
 use lode_block::{BlockDevice, Durability};
 use lode_extent::PoolState;
+use lode_units::BlockSize;
 use lode_units::limits::{IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
 
 use super::PoolHost;
 use crate::core::COMPARE_MAX_BYTES;
 use crate::error::IoError;
 use crate::request::{DataOperation, DataRequest};
-use crate::volume::Volume;
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Checks what a request says about itself. Cheap and without effect.
@@ -22,7 +22,7 @@ impl<D: BlockDevice> PoolHost<D> {
             .ok_or(IoError::UnknownVolume)?;
         let durability = request.durability.max(volume.durability);
         if request.operation == DataOperation::Read {
-            check_range(request, volume)?;
+            check_range(request, volume.block_size, volume.size_bytes)?;
             return Ok(Durability::None);
         }
         if !matches!(self.pool.state(), PoolState::Ready) {
@@ -36,7 +36,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 Err(IoError::FlushFailed)
             };
         }
-        check_range(request, volume)?;
+        check_range(request, volume.block_size, volume.size_bytes)?;
         if self.can_promise(durability) {
             Ok(durability)
         } else {
@@ -45,8 +45,13 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 }
 
+/// Checks a request against the size and the blocks of its volume.
 #[inline]
-fn check_range(request: &DataRequest, volume: &Volume) -> Result<(), IoError> {
+pub(crate) fn check_range(
+    request: &DataRequest,
+    block_size: BlockSize,
+    size_bytes: u64,
+) -> Result<(), IoError> {
     let (offset_bytes, length_bytes) = (request.offset_bytes, request.length_bytes);
     if length_bytes == 0 {
         return Err(IoError::ZeroLength);
@@ -62,15 +67,14 @@ fn check_range(request: &DataRequest, volume: &Volume) -> Result<(), IoError> {
             length_max_bytes,
         });
     }
-    if !volume.block_size.divides(offset_bytes | length_bytes) {
-        let block_size_bytes = volume.block_size.bytes();
+    if !block_size.divides(offset_bytes | length_bytes) {
+        let block_size_bytes = block_size.bytes();
         return Err(IoError::Unaligned {
             offset_bytes,
             length_bytes,
             block_size_bytes,
         });
     }
-    let size_bytes = volume.size_bytes;
     if offset_bytes
         .checked_add(length_bytes)
         .is_none_or(|end| end > size_bytes)

@@ -13,15 +13,14 @@ use lode_extent::{
 };
 
 use super::PoolHost;
-use crate::control::{
-    Completion, ControlError, ControlReply, ControlRequest, VolumeName, VolumeStatus,
-};
+use crate::control::{Asker, ControlError, ControlReply, ControlRequest, VolumeName, VolumeStatus};
 use crate::core::ShardCore;
 use crate::error::IoError;
-use crate::request::{Token, VolumeHandle};
+use crate::request::VolumeHandle;
 use crate::stats::VolumeStats;
 use crate::volume::Volume;
 
+use delete::Deletion;
 use resize::Resize;
 
 /// The control requests under way on one pool.
@@ -34,7 +33,7 @@ pub(crate) struct ControlTable {
 
 #[derive(Debug)]
 struct Control {
-    token: Token,
+    asker: Asker,
     step: ControlStep,
 }
 
@@ -60,11 +59,7 @@ enum ControlStep {
     /// The pool is to change a size.
     Resize { resize: Resize },
     /// The requests of a volume are to end, then the pool is to delete it.
-    Delete {
-        volume: VolumeHandle,
-        id: VolumeId,
-        request: Option<RequestId>,
-    },
+    Delete(Deletion),
     /// A change is to become durable; then the answer is given.
     Commit { ticket: Ticket, answer: Answer },
 }
@@ -117,22 +112,19 @@ impl ControlTable {
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Takes a control request. Its completion may follow at once.
-    pub(crate) fn control(&mut self, token: Token, request: ControlRequest, core: &mut ShardCore) {
+    pub(crate) fn control(&mut self, asker: Asker, request: ControlRequest, core: &mut ShardCore) {
         let step = match self.control_step(request, core) {
             Ok(step) => step,
             Err(result) => {
-                core.out.push(Completion::Control { token, result });
+                core.answer(asker, result);
                 return;
             }
         };
         if !self.controls.has_room() {
-            core.out.push(Completion::Control {
-                token,
-                result: Box::new(Err(ControlError::TooMany)),
-            });
+            core.answer(asker, Box::new(Err(ControlError::TooMany)));
             return;
         }
-        let slot = self.controls.insert(Control { token, step });
+        let slot = self.controls.insert(Control { asker, step });
         self.run_control(slot, core);
     }
 
@@ -203,10 +195,7 @@ impl<D: BlockDevice> PoolHost<D> {
             return false;
         };
         self.controls.running -= 1;
-        core.out.push(Completion::Control {
-            token: control.token,
-            result: Box::new(result),
-        });
+        core.answer(control.asker, Box::new(result));
         true
     }
 
@@ -250,8 +239,9 @@ impl<D: BlockDevice> PoolHost<D> {
                 }
             }
             ControlStep::Resize { resize } => {
+                let outcome = self.resize(slot, resize, core);
                 let resize = *resize;
-                match self.resize(slot, &resize, core) {
+                match outcome {
                     Ok(Some(next)) => {
                         *step = next;
                         Progress::Moved
@@ -260,11 +250,7 @@ impl<D: BlockDevice> PoolHost<D> {
                     Err(error) => self.refused_resize(&resize, error),
                 }
             }
-            ControlStep::Delete {
-                volume,
-                id,
-                request,
-            } => match self.delete(*volume, *id, request.as_ref(), core) {
+            ControlStep::Delete(deletion) => match self.delete(deletion, core) {
                 Ok(Some(next)) => {
                     *step = next;
                     Progress::Moved

@@ -11,7 +11,7 @@ use lode_extent::LogicalBlock;
 
 use super::PoolHost;
 use super::start::{UNIT, is_in_place, units_to};
-use super::transfer::Submitted;
+use crate::command::Submitted;
 use crate::core::ShardCore;
 use crate::op::{Op, OpIndex, Step};
 use crate::request::DataOperation;
@@ -105,7 +105,7 @@ impl<D: BlockDevice> PoolHost<D> {
 
 /// Where in the memory for the ends the unit of byte `at` lies, when it is one of them.
 #[inline]
-pub(super) fn edge_offset(op: &Op, at: u64) -> Option<usize> {
+pub(crate) fn edge_offset(op: &Op, at: u64) -> Option<usize> {
     op.edges.as_ref()?;
     let unit = at / UNIT;
     let is_first = unit == op.offset / UNIT;

@@ -14,10 +14,13 @@ impl<D: BlockDevice> PoolHost<D> {
     /// Shows a pool that became ready, under its own name, or is no more: also one that has
     /// nothing else to do.
     #[inline]
-    pub(super) fn show_readiness(&mut self, core: &ShardCore) {
+    pub(super) fn show_readiness(&mut self, core: &mut ShardCore) {
         let is_ready = matches!(self.pool.state(), PoolState::Ready);
         if is_ready == (self.stats.is_ready.read() == 1) {
             return;
+        }
+        if !is_ready {
+            self.recall_pool(core);
         }
         if is_ready && self.name != self.pool.name() {
             self.take_name(core);

@@ -13,7 +13,7 @@ use crate::control::Completion;
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::flush::FlushedGroup;
-use crate::op::{OpIndex, Owner, Step};
+use crate::op::{OpIndex, Owner, RETRIES_MAX, Step};
 use crate::request::{DataCompletion, DataOperation};
 
 impl<D: BlockDevice> PoolHost<D> {
@@ -44,7 +44,7 @@ impl<D: BlockDevice> PoolHost<D> {
             }
             Step::Compare => self.compared(index, core),
             Step::Zero => self.enter_unmap(index, core),
-            Step::Start | Step::Unmap | Step::Record | Step::Settle => {}
+            Step::Start | Step::Unmap | Step::Record | Step::Settle | Step::Away => {}
         }
     }
 
@@ -63,11 +63,7 @@ impl<D: BlockDevice> PoolHost<D> {
             return;
         }
         op.reasons |= Reasons::ERROR;
-        let error = match failure.error.kind {
-            ErrorKind::NoSpace => IoError::NoSpace,
-            _ => failure.into(),
-        };
-        self.complete(index, Err(error), core);
+        self.complete(index, Err(failure.into()), core);
     }
 
     /// Compares what was read with what was expected, and writes when they are equal.
@@ -231,7 +227,10 @@ impl<D: BlockDevice> PoolHost<D> {
 
     /// Ends the waiting of a flush group. After a failed flush nothing more can be promised.
     pub(super) fn flushed(&mut self, group: FlushedGroup, core: &mut ShardCore) {
-        self.flush_failed |= group.failure.is_some();
+        if group.failure.is_some() && !self.flush_failed {
+            self.flush_failed = true;
+            self.recall_pool(core);
+        }
         for index in group.waiters {
             let op = core.ops.get_mut(index);
             op.waits -= 1;
@@ -312,13 +311,19 @@ impl<D: BlockDevice> PoolHost<D> {
             Ok(_) => op.reasons,
             Err(_) => op.reasons | Reasons::ERROR,
         };
-        core.stats.count_completion(reasons);
         let handle = op.volume;
+        // What came from another core is counted there.
+        let is_ours = !matches!(owner, Owner::Peer(_));
+        if is_ours {
+            core.stats.count_completion(reasons);
+        }
         if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-            let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
-            volume
-                .stats
-                .record(op.operation, latency, op.length, result.is_ok());
+            if is_ours {
+                let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
+                volume
+                    .stats
+                    .record(op.operation, latency, op.length, result.is_ok());
+            }
             volume.active -= u32::from(op.is_admitted);
             if op.holds_range {
                 volume.release(index);
@@ -344,6 +349,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 core.out.push(Completion::Data(done));
             }
             Owner::Control(slot) => self.controls.data_done(slot, result),
+            Owner::Peer(sender) => self.answer(sender, handle, result, (reasons, buffer), core),
         }
     }
 
@@ -370,6 +376,5 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 }
 
-const RETRIES_MAX: u8 = 8;
 /// How many deferred requests one poll works on before the devices are looked at again.
 const DEFERRED_BATCH: usize = 64;

@@ -4,11 +4,13 @@ use lode_block::{BlockDevice, Durability};
 use lode_extent::{LogicalBlock, LookupError, Piece, PieceKind};
 use lode_units::limits::ALLOCATION_UNIT_BYTES;
 
+use super::guests::Farewell;
 use super::{Pieces, PoolHost};
 use crate::classify::{PieceFacts, Reasons, WriteFacts, classify_write};
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::op::{Op, OpIndex, Step};
+use crate::port::UnitRange;
 use crate::request::DataOperation;
 use crate::volume::Hold;
 
@@ -78,7 +80,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 volume.hold(index, first, end, Hold::Barrier);
             }
         }
-        if is_barrier(op.operation) && op.step == Step::Start && watch_overlapping(index, core) {
+        if is_barrier(op.operation) && op.step == Step::Start && self.must_wait(index, core) {
             let slot = core.ops.get(index).volume;
             if let Some(volume) = self.volumes.get_mut(slot.slot, slot.generation) {
                 volume.blocked.push_back(core.queued(index));
@@ -87,6 +89,23 @@ impl<D: BlockDevice> PoolHost<D> {
             return false;
         }
         true
+    }
+
+    /// Whether a barrier has to wait for what uses its range, here or under the lease of another
+    /// core.
+    fn must_wait(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
+        let op = core.ops.get(index);
+        let (handle, recall) = (op.volume, op.recall);
+        let units = UnitRange {
+            first: op.offset / UNIT,
+            end: units_to(op.range_end()),
+        };
+        let recall = match recall {
+            Some(recall) => recall,
+            None => self.recall(handle, units, Farewell::No, core),
+        };
+        core.ops.get_mut(index).recall = Some(recall);
+        watch_overlapping(index, core) || self.recalls.is_pending(recall)
     }
 
     /// Notes whether a request that unmaps reaches the end of its volume.
@@ -183,7 +202,8 @@ impl<D: BlockDevice> PoolHost<D> {
             && is_in_place(piece)
             && volume.wants_extent()
         {
-            volume.remember(self.pool.settled_extent(volume.id, first));
+            let extent = self.pool.written_extent(volume.id, first);
+            volume.remember(extent.filter(|extent| extent.flags.is_empty()));
         }
         self.looked_up(index, outcome, core)
     }
@@ -260,8 +280,8 @@ pub(super) const fn is_barrier(operation: DataOperation) -> bool {
 
 /// The number of whole units that reach up to byte `end`.
 #[inline]
-pub(super) const fn units_to(end: u64) -> u64 {
+pub(crate) const fn units_to(end: u64) -> u64 {
     end.div_ceil(UNIT)
 }
 
-pub(super) const UNIT: u64 = ALLOCATION_UNIT_BYTES;
+pub(crate) const UNIT: u64 = ALLOCATION_UNIT_BYTES;

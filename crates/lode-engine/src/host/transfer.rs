@@ -1,29 +1,16 @@
-//! From mapped pieces to commands: cut at the borders of pieces and at what one command of the
-//! device can carry, submit until the device's queue is full, go on when it has room.
+//! Along the pieces of a request: fill holes, submit commands for what is there or was reserved,
+//! until a device's queue is full; go on when it has room.
 
-use lode_block::{BlockDevice, DeviceError, Operation, Request};
-use lode_bus::DmaSpan;
+use lode_block::BlockDevice;
 use lode_extent::{LogicalBlock, Piece, PieceKind, PoolBlock};
-use lode_units::{DeviceIndex, Lba};
 
 use super::edges::edge_offset;
 use super::start::{UNIT, is_in_place, units_to};
 use super::{Pieces, PoolHost};
-use crate::classify::DataCommand;
+use crate::command::{self, Submitted, middle_end};
 use crate::core::ShardCore;
-use crate::lane::NotSubmitted;
-use crate::op::{Failure, Op, OpIndex, Step};
+use crate::op::{Op, OpIndex, Step};
 use crate::request::DataOperation;
-use crate::tag::{CommandOwner, SECTOR_BYTES};
-
-/// What became of a stretch that was to be submitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Submitted {
-    /// All of it, or it failed and the request notes that.
-    Yes,
-    /// The device's queue is full; the request is parked.
-    Parked,
-}
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Submits what is left of the present step, looking the mapping up again: the request holds
@@ -112,68 +99,8 @@ impl<D: BlockDevice> PoolHost<D> {
         end: u64,
         core: &mut ShardCore,
     ) -> Submitted {
-        let (device, block) = self.pool.locate(physical);
-        let lane = &mut self.lanes[device.index()];
-        let op = core.ops.get(index);
-        let length = (end - op.cursor).min(u64::from(lane.transfer_max_bytes()));
-        let (data, length) = data_span(op, length, core);
-        let operation = operation_of(op);
-        let shift = lane.geometry().block_size.shift();
-        let byte = block * UNIT + op.cursor % UNIT;
-        let owner = CommandOwner::Op {
-            index,
-            sector: narrow((op.cursor - op.start) / SECTOR_BYTES),
-            count: u16::try_from(length / SECTOR_BYTES).unwrap_or(u16::MAX),
-        };
-        let request = Request {
-            tag: owner.tag(),
-            operation,
-            lba: Lba::new(byte >> shift),
-            block_count: narrow(length >> shift),
-            data,
-        };
-        let outcome = lane.submit_data(request);
-        self.submitted(index, device, operation, length, outcome, core)
-    }
-
-    /// Notes what became of a command.
-    #[inline]
-    fn submitted(
-        &mut self,
-        index: OpIndex,
-        device: DeviceIndex,
-        operation: Operation,
-        length: u64,
-        outcome: Result<(), NotSubmitted>,
-        core: &mut ShardCore,
-    ) -> Submitted {
-        match outcome {
-            Ok(()) => {
-                match operation {
-                    Operation::Read => core.stats.read_commands.increment(),
-                    Operation::WriteThrough => {
-                        core.stats.write_commands.increment();
-                        core.stats.write_through_commands.increment();
-                    }
-                    _ => core.stats.write_commands.increment(),
-                }
-                let op = core.ops.get_mut(index);
-                op.cursor += length;
-                op.outstanding += 1;
-                Submitted::Yes
-            }
-            Err(NotSubmitted::Full) => {
-                core.stats.queue_full_waits.increment();
-                self.lanes[device.index()]
-                    .waiters
-                    .push_back(core.queued(index));
-                Submitted::Parked
-            }
-            Err(NotSubmitted::Failed(error)) => {
-                fail_at_cursor(core.ops.get_mut(index), device, length, error);
-                Submitted::Yes
-            }
-        }
+        let place = self.pool.locate(physical);
+        command::submit_stretch(&mut self.lanes, place, index, end, core)
     }
 
     /// Zeroes the units that a write-zeroes covers only in part, where they hold data. Whole
@@ -248,16 +175,6 @@ fn fill_hole(op: &mut Op, end: u64) {
     op.cursor = end;
 }
 
-/// Up to where the request's own memory holds its data: an end that is fetched whole lies
-/// elsewhere.
-#[inline]
-fn middle_end(op: &Op) -> u64 {
-    match edge_offset(op, op.range_end() - 1) {
-        Some(_) => op.range_end() / UNIT * UNIT,
-        None => op.range_end(),
-    }
-}
-
 /// Where a unit that was reserved for this request lies, and the byte of the volume at which its
 /// run ends.
 fn allocated(op: &Op, unit: u64) -> (PoolBlock, u64) {
@@ -273,60 +190,6 @@ fn allocated(op: &Op, unit: u64) -> (PoolBlock, u64) {
         .expect("a write reserves every unit that it does not write in place")
 }
 
-/// The memory of the command that begins at the cursor, and its length: it ends where the
-/// request's own data begin or end, since zeros and fetched ends come from elsewhere.
-#[inline]
-fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
-    let cursor = op.cursor;
-    if let (Some(at), Some(edges)) = (edge_offset(op, cursor), &op.edges) {
-        let within = cursor % UNIT;
-        let length = length.min(UNIT - within);
-        let from = narrow(at as u64 + within);
-        return (edges.span().part(from, narrow(length)), length);
-    }
-    if op.step == Step::Zero || cursor < op.offset || cursor >= op.range_end() {
-        let limit = if cursor < op.offset {
-            op.offset - cursor
-        } else {
-            UNIT - cursor % UNIT
-        };
-        let length = length.min(limit).min(UNIT);
-        return (core.zeros(narrow(length)), length);
-    }
-    let length = length.min(middle_end(op) - cursor);
-    let from = narrow(cursor - op.offset);
-    let (buffer, base) = match op.step {
-        Step::Compare => (&op.scratch, 0),
-        _ => (&op.buffer, op.buffer_base),
-    };
-    let span = buffer
-        .as_ref()
-        .map(|buffer| buffer.span().part(base + from, narrow(length)));
-    (
-        span.expect("a request that moves data has its buffer"),
-        length,
-    )
-}
-
-#[inline]
-const fn operation_of(op: &Op) -> Operation {
-    match (op.step, op.command) {
-        (Step::Write, DataCommand::WriteThrough) => Operation::WriteThrough,
-        (Step::Write | Step::Zero, _) => Operation::Write,
-        _ => Operation::Read,
-    }
-}
-
-fn fail_at_cursor(op: &mut Op, device: DeviceIndex, length: u64, error: DeviceError) {
-    let offset = op.cursor;
-    op.fail(Failure {
-        device,
-        offset,
-        length,
-        error,
-    });
-}
-
 /// Where the whole units of a request stop: the last unit of a volume counts as whole when the
 /// request reaches the volume's end.
 fn whole_units_end(op: &Op) -> u64 {
@@ -336,11 +199,6 @@ fn whole_units_end(op: &Op) -> u64 {
     } else {
         end / UNIT * UNIT
     }
-}
-
-#[inline]
-fn narrow(value: u64) -> u32 {
-    u32::try_from(value).expect("a position within one request fits 32 bits")
 }
 
 fn index_of(value: u64) -> usize {

@@ -4,7 +4,9 @@ mod device;
 mod rig;
 
 mod barriers;
+mod cores;
 mod durability;
 mod failures;
+mod fleet;
 mod transfers;
 mod volumes;

@@ -4,6 +4,7 @@ use lode_units::DeviceIndex;
 use lode_units::limits::ALLOCATION_UNIT_BYTES;
 use uuid::Uuid;
 
+use crate::layout::PoolLayout;
 use crate::pool::{Pool, device_index};
 use crate::types::{PoolBlock, Ticket};
 use crate::volume::{Counters, PoolState, Usage};
@@ -56,6 +57,16 @@ impl Pool {
             .and_then(|core| core.geometry.locate(block))
             .expect("a block of this pool");
         (device_index(self.caller_position[device]), offset)
+    }
+
+    /// What [`locate`](Self::locate) knows, for other cores; `None` before the pool is known.
+    #[must_use]
+    pub fn layout(&self) -> Option<PoolLayout> {
+        let geometry = &self.core.as_ref()?.geometry;
+        let devices = geometry.devices.iter().zip(&self.caller_position);
+        Some(PoolLayout::new(devices.map(|(device, position)| {
+            (device_index(*position), device.base, device.blocks)
+        })))
     }
 
     /// Starts to make durable all that is recorded; joins the next group when one is being

@@ -74,11 +74,12 @@ impl Pool {
         Ok(())
     }
 
-    /// The whole of the written extent that holds `block`, when none of it waits for its
-    /// metadata to become durable: for callers that remember it. It stays right until the
-    /// volume is recorded to, unmapped or resized. `None` for anything else.
+    /// The whole of the written extent that holds `block`, for callers that remember it. It stays
+    /// right until the volume is recorded to, unmapped or resized; marked
+    /// [`PieceFlags::META_DIRTY`] when the metadata of part of it are not durable yet. `None` for
+    /// anything else, and where the map is not in memory.
     #[must_use]
-    pub fn settled_extent(&self, volume: VolumeId, block: LogicalBlock) -> Option<Piece> {
+    pub fn written_extent(&self, volume: VolumeId, block: LogicalBlock) -> Option<Piece> {
         let core = self.core.as_ref()?;
         let target = core.catalog.live(volume)?;
         let leaf = target.map.leaf(&core.store, block.get()).ok()??;
@@ -87,14 +88,16 @@ impl Pool {
             .then(|| extent_at(node, first_reaching(node, block.get())))?;
         let end = extent.end().min(target.units());
         let holds = extent.logical <= block.get() && block.get() < end;
-        let durable = core.journal.durable();
-        let is_settled = !target.unsettled.touches(extent.logical, end, durable);
-        if !holds || !is_settled || extent.kind != ExtentKind::Written {
+        if !holds || extent.kind != ExtentKind::Written {
             return None;
         }
+        let durable = core.journal.durable();
+        let mut flags = PieceFlags::empty();
+        let is_settled = !target.unsettled.touches(extent.logical, end, durable);
+        flags.set(PieceFlags::META_DIRTY, !is_settled);
         Some(Piece {
             kind: PieceKind::Written,
-            flags: PieceFlags::empty(),
+            flags,
             logical: LogicalBlock::new(extent.logical),
             physical: extent.physical,
             count: u32::try_from(end - extent.logical).ok()?,

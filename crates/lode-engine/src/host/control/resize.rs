@@ -7,8 +7,10 @@ use super::{Answer, ControlStep, Progress};
 use crate::control::{ControlError, Shrink, VolumeName};
 use crate::core::ShardCore;
 use crate::host::PoolHost;
-use crate::host::start::{UNIT, units_to};
+use crate::host::guests::Farewell;
+use crate::host::{UNIT, units_to};
 use crate::op::Owner;
+use crate::port::{Serial, UnitRange};
 use crate::request::{DataOperation, DataRequest, Token, VolumeHandle};
 
 /// A resize under way.
@@ -18,6 +20,8 @@ pub(super) struct Resize {
     pub(super) id: VolumeId,
     pub(super) old_bytes: u64,
     pub(super) new_bytes: u64,
+    /// Takes the part that goes from the other cores.
+    pub(super) recall: Option<Serial>,
 }
 
 impl<D: BlockDevice> PoolHost<D> {
@@ -51,6 +55,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 id: status.info.id,
                 old_bytes: current_bytes,
                 new_bytes,
+                recall: None,
             },
         })
     }
@@ -60,14 +65,24 @@ impl<D: BlockDevice> PoolHost<D> {
     pub(super) fn resize(
         &mut self,
         slot: usize,
-        resize: &Resize,
+        resize: &mut Resize,
         core: &mut ShardCore,
     ) -> Result<Option<ControlStep>, ExtentError> {
         let handle = resize.volume;
+        let shrinks = resize.new_bytes < resize.old_bytes;
+        if shrinks && resize.recall.is_none() {
+            let tail = UnitRange::from(resize.new_bytes / UNIT);
+            resize.recall = Some(self.recall(handle, tail, Farewell::No, core));
+        }
+        if resize
+            .recall
+            .is_some_and(|recall| self.recalls.is_pending(recall))
+        {
+            return Ok(None);
+        }
         let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
             return Err(ExtentError::UnknownVolume { volume: resize.id });
         };
-        let shrinks = resize.new_bytes < resize.old_bytes;
         if shrinks && volume.size_bytes == resize.new_bytes {
             // Requests that were checked against the old size may still use the part that goes:
             // they end first. None is added to them.

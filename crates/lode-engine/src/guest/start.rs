@@ -1,0 +1,165 @@
+//! From a request to its commands: under lease and classified, or sent home.
+
+use lode_block::{BlockDevice, Durability};
+use lode_extent::{Piece, PoolBlock};
+
+use super::{PoolGuest, units_of};
+use crate::classify::{PieceFacts, WriteFacts, classify_write};
+use crate::command::{self, Submitted};
+use crate::core::ShardCore;
+use crate::error::IoError;
+use crate::host::{Pieces, UNIT, check_range};
+use crate::op::{OpIndex, Owner, Step};
+use crate::request::{DataOperation, DataRequest};
+use crate::stats::HandOff;
+
+impl<D: BlockDevice> PoolGuest<D> {
+    /// Takes a request; a slot must be free.
+    #[inline]
+    pub(crate) fn submit(&mut self, request: DataRequest, core: &mut ShardCore) {
+        if self.is_closing {
+            core.refuse(request, IoError::UnknownVolume);
+            return;
+        }
+        let volume = self.volumes.get(request.volume);
+        // What is wrong with a request the home says: it knows the volume as it is now.
+        let is_sound = volume.is_some_and(|volume| {
+            check_range(&request, volume.facts.block_size, volume.facts.size_bytes).is_ok()
+        });
+        let asked = request.durability;
+        let durability = volume.map_or(asked, |volume| asked.max(volume.facts.durability));
+        let owner = Owner::Client(request.token);
+        let index = core.ops.take_up(owner, request, durability, core.now);
+        self.active += 1;
+        if is_sound {
+            self.start(index, core);
+        } else {
+            let cause = match cause_of(core.ops.get(index).operation) {
+                _ if self.lanes.is_empty() => HandOff::NoQueues,
+                cause => cause.unwrap_or(HandOff::NoLease),
+            };
+            self.send_home(index, cause, core);
+        }
+    }
+
+    /// Starts a request, or starts it anew.
+    #[inline]
+    pub(super) fn start(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let mut pieces = Pieces::new();
+        match self.look_up(index, &mut pieces, core) {
+            Ok(()) => {
+                let op = core.ops.get_mut(index);
+                op.begin(op.step, op.offset, op.range_end());
+                self.transfer(index, &pieces, core);
+            }
+            Err(cause) => self.send_home(index, cause, core),
+        }
+    }
+
+    /// Finds the places of a request that can be carried out here, and classifies it.
+    #[inline]
+    fn look_up(
+        &mut self,
+        index: OpIndex,
+        pieces: &mut Pieces,
+        core: &mut ShardCore,
+    ) -> Result<(), HandOff> {
+        if self.lanes.is_empty() {
+            return Err(HandOff::NoQueues);
+        }
+        let op = core.ops.get_mut(index);
+        if let Some(cause) = cause_of(op.operation) {
+            return Err(cause);
+        }
+        let is_read = op.operation == DataOperation::Read;
+        let volume = self.volumes.get_mut(op.volume).ok_or(HandOff::NoLease)?;
+        let covers_whole_units = (op.offset | op.length).is_multiple_of(UNIT);
+        if volume.facts.is_sub_block && !(is_read && covers_whole_units) {
+            return Err(HandOff::SubBlock);
+        }
+        let units = units_of(op.offset, op.range_end());
+        if !volume.leases.look_up(units, pieces) {
+            return Err(HandOff::NoLease);
+        }
+        if is_read {
+            op.step = Step::Read;
+            return Ok(());
+        }
+        let facts = PieceFacts::of(pieces);
+        let class = classify_write(&WriteFacts {
+            pieces: facts,
+            cache: self.cache,
+            durability: op.durability,
+            extends: false,
+            has_cached_pages: false,
+        });
+        op.step = Step::Write;
+        op.reasons = class.completion_work;
+        op.command = class.command;
+        if class.is_inline() && !self.cache.is_volatile && !facts.has_dirty_metadata {
+            op.achieved = Durability::Data;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a request that a queue held.
+    pub(crate) fn resume(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get_mut(index);
+        op.is_queued = false;
+        if op.cursor == op.start && op.outstanding == 0 {
+            self.start(index, core);
+            return;
+        }
+        // Part of it is under way. What remains may have lost its lease meanwhile.
+        let rest = units_of(op.cursor, op.end);
+        let mut pieces = Pieces::new();
+        let volume = self.volumes.get_mut(op.volume);
+        if volume.is_some_and(|volume| volume.leases.look_up(rest, &mut pieces)) {
+            self.transfer(index, &pieces, core);
+            return;
+        }
+        op.lost_lease = true;
+        op.end = op.cursor;
+        if op.is_step_done() {
+            self.step_done(index, core);
+        }
+    }
+
+    /// Submits what is left of a request along `pieces`.
+    #[inline]
+    pub(super) fn transfer(&mut self, index: OpIndex, pieces: &[Piece], core: &mut ShardCore) {
+        for piece in pieces {
+            let first = piece.logical.get();
+            let piece_end = (first + u64::from(piece.count)) * UNIT;
+            loop {
+                let op = core.ops.get(index);
+                let end = piece_end.min(op.end);
+                if op.cursor >= end {
+                    break;
+                }
+                let into = op.cursor / UNIT - first;
+                let block = PoolBlock::new(piece.physical.get() + into);
+                let place = self.layout.locate(block);
+                let place = place.expect("a lease names blocks of its pool");
+                let lanes = &mut self.lanes;
+                if command::submit_stretch(lanes, place, index, end, core) == Submitted::Parked {
+                    return;
+                }
+            }
+        }
+        if core.ops.get(index).is_step_done() {
+            self.step_done(index, core);
+        }
+    }
+}
+
+/// Why an operation is never carried out on a guest; `None` where it may be.
+const fn cause_of(operation: DataOperation) -> Option<HandOff> {
+    match operation {
+        DataOperation::Read | DataOperation::Write => None,
+        DataOperation::Flush => Some(HandOff::Flush),
+        DataOperation::CompareAndWrite | DataOperation::WriteZeroes | DataOperation::Discard => {
+            Some(HandOff::Mapping)
+        }
+    }
+}
