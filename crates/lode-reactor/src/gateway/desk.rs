@@ -172,19 +172,12 @@ impl Desk {
         }
     }
 
-    /// Queues a control request.
-    pub(super) fn control(
-        &self,
-        request: ControlRequest,
-    ) -> Result<SlotKey, (RefuseReason, ControlRequest)> {
-        match self.admit(Owner::Future, 0) {
-            Ok(key) => {
-                self.with(|state| state.control.push_back((key.token(), request)));
-                self.wake_poller();
-                Ok(key)
-            }
-            Err(reason) => Err((reason, request)),
-        }
+    /// Queues a control request. It is dropped when it is refused.
+    pub(super) fn control(&self, request: ControlRequest) -> Result<SlotKey, RefuseReason> {
+        let key = self.admit(Owner::Future, 0)?;
+        self.with(|state| state.control.push_back((key.token(), request)));
+        self.wake_poller();
+        Ok(key)
     }
 
     fn admit(&self, owner: Owner, data_length: usize) -> Result<SlotKey, RefuseReason> {

@@ -123,10 +123,8 @@ pub fn submit(request: IoRequest) -> Result<IoFuture, Refused> {
 /// When this thread is no core.
 pub fn control(request: ControlRequest) -> Result<ControlFuture, RefuseReason> {
     let desk = Desk::current();
-    match desk.control(request) {
-        Ok(key) => Ok(ControlFuture(Pending::new(desk.core(), key))),
-        Err((reason, _request)) => Err(reason),
-    }
+    let key = desk.control(request)?;
+    Ok(ControlFuture(Pending::new(desk.core(), key)))
 }
 
 /// The answer to come of a data request. Dropping it lets the request go on; its buffer goes back
