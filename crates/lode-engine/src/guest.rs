@@ -10,6 +10,8 @@ mod settle;
 mod start;
 mod volumes;
 
+use std::collections::VecDeque;
+
 use lode_block::{BlockDevice, Completion};
 use lode_extent::PoolLayout;
 use lode_units::limits::CORE_REQUESTS_MAX;
@@ -19,7 +21,7 @@ use crate::classify::CacheFacts;
 use crate::core::ShardCore;
 use crate::host::{UNIT, units_to};
 use crate::lane::Lane;
-use crate::op::Failure;
+use crate::op::{Failure, OpIndex};
 use crate::port::{Body, GuestSpec, PeerIndex, Recall, UnitRange};
 use crate::request::PoolIndex;
 use crate::tag::{CommandOwner, SECTOR_BYTES};
@@ -38,6 +40,8 @@ pub(crate) struct PoolGuest<D> {
     volumes: GuestVolumes,
     /// Recalls that wait for commands under way.
     recalls: Vec<Recall>,
+    /// Requests whose commands have ended and that do not complete here.
+    deferred: VecDeque<OpIndex>,
     /// Requests that have not ended.
     active: usize,
     is_closing: bool,
@@ -60,6 +64,7 @@ impl<D: BlockDevice> PoolGuest<D> {
             lanes,
             volumes: GuestVolumes::default(),
             recalls: Vec::new(),
+            deferred: VecDeque::with_capacity(CORE_REQUESTS_MAX),
             active: 0,
             is_closing: false,
             completions: Vec::with_capacity(COMPLETIONS_PER_POLL),
@@ -109,6 +114,7 @@ impl<D: BlockDevice> PoolGuest<D> {
             self.lanes[lane].kick();
             found += self.poll_lane(lane, core);
         }
+        self.drain_deferred(core);
         found
     }
 

@@ -8,13 +8,14 @@
 //!  edges.rs     blocks smaller than the device's
 //!  transfer.rs  cut into commands → submit
 //!  settle.rs    completed: inline ─► out
-//!               completed: deferred ─► record → flush, commit ─► out
+//!               completed: deferred ─► (deferred.rs) record → flush, commit ─► out
 //!  control.rs   create, resize, delete, list
 //!  guests.rs    errands and leases of other cores
 //! ```
 
 mod check;
 mod control;
+mod deferred;
 mod edges;
 mod guests;
 mod report;

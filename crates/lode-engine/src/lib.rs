@@ -32,6 +32,7 @@ mod op;
 mod peers;
 mod port;
 mod request;
+mod route;
 mod shard;
 mod stats;
 mod tag;
@@ -48,6 +49,7 @@ pub use control::{
 pub use error::IoError;
 pub use port::{GuestSpec, Letter, Port};
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
+pub use route::requests_lost;
 pub use shard::{Shard, device_spec};
 pub use stats::{
     COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,

@@ -13,6 +13,7 @@ use lode_block::Durability;
 use lode_extent::{LogicalBlock, Piece, PoolBlock, SyncAttribute, VolumeId, VolumeInfo};
 use lode_units::BlockSize;
 
+use crate::core::ShardCore;
 use crate::op::OpIndex;
 use crate::stats::VolumeStats;
 
@@ -175,6 +176,21 @@ impl Volume {
             op,
             hold,
         });
+    }
+
+    /// The request ends: what it held, and its place among those in flight, are free for those
+    /// that wait.
+    #[inline]
+    pub(crate) fn let_go(&mut self, index: OpIndex, core: &mut ShardCore) {
+        let op = core.ops.get(index);
+        let (is_watched, holds_range) = (op.is_watched, op.holds_range);
+        self.active -= u32::from(op.is_admitted);
+        if holds_range {
+            self.release(index);
+        }
+        if (holds_range || is_watched) && !self.blocked.is_empty() {
+            core.ready.extend(self.blocked.drain(..));
+        }
     }
 
     /// Lets go of what `op` holds.

@@ -11,26 +11,39 @@ use crate::op::Step;
 use crate::op::{Failure, OpIndex, Owner, RETRIES_MAX};
 use crate::port::{Answer, Body, Errand, UnitRange};
 use crate::request::{DataCompletion, DataOperation, DataRequest, Token};
+use crate::route::Route;
 use crate::stats::HandOff;
 
 impl<D: BlockDevice> PoolGuest<D> {
     /// Routes a request whose commands have all ended.
     #[inline]
     pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let op = core.ops.get_mut(index);
-        if let Some(failure) = op.failure {
-            self.step_failed(index, failure, core);
-        } else if op.lost_lease {
-            op.lost_lease = false;
-            op.reasons = Reasons::empty();
-            self.send_home(index, HandOff::NoLease, core);
-        } else if op.step == Step::Read {
-            self.complete(index, Ok(Durability::None), core);
-        } else if op.reasons.is_empty() {
-            let achieved = op.achieved.max(op.durability);
-            self.complete(index, Ok(achieved), core);
-        } else {
-            self.send_for_flush(index, core);
+        let op = core.ops.get(index);
+        match Route::of(index, op) {
+            Route::Inline(token) => {
+                let figures = self.volumes.get(op.volume).map(|volume| &*volume.stats);
+                token.complete(figures, core);
+                self.active -= 1;
+            }
+            Route::Deferred(token) => self.deferred.push_back(token.enlist(core)),
+            Route::Onward => {}
+        }
+    }
+
+    /// Carries on with what failed, lost its lease, or owes a flush.
+    pub(super) fn drain_deferred(&mut self, core: &mut ShardCore) {
+        while let Some(index) = self.deferred.pop_front() {
+            let op = core.ops.get_mut(index);
+            op.is_queued = false;
+            if let Some(failure) = op.failure {
+                self.step_failed(index, failure, core);
+            } else if op.lost_lease {
+                op.lost_lease = false;
+                op.reasons = Reasons::empty();
+                self.send_home(index, HandOff::NoLease, core);
+            } else {
+                self.send_for_flush(index, core);
+            }
         }
     }
 
@@ -125,8 +138,7 @@ impl<D: BlockDevice> PoolGuest<D> {
     }
 
     /// Ends a request.
-    #[inline]
-    pub(super) fn complete(
+    fn complete(
         &mut self,
         index: OpIndex,
         result: Result<Durability, IoError>,

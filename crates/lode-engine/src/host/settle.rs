@@ -2,68 +2,62 @@
 //! a commit goes through the deferred stage, in batches.
 
 use lode_block::{BlockDevice, Durability, ErrorKind};
-use lode_extent::{ExtentError, LogicalBlock, PoolState};
+use lode_extent::PoolState;
 
 use super::PoolHost;
 use super::edges::copy_out;
-use super::start::{UNIT, is_barrier};
-use super::transfer::whole_units;
+use super::start::is_barrier;
 use crate::classify::Reasons;
 use crate::control::Completion;
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::flush::FlushedGroup;
-use crate::op::{OpIndex, Owner, RETRIES_MAX, Step};
+use crate::op::{Failure, Op, OpIndex, Owner, Step};
 use crate::request::{DataCompletion, DataOperation};
+use crate::route::{Inline, Route};
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Routes a request whose commands of this step have all ended. Runs in the poller's
     /// completion loop: here nothing is recorded, committed or waited for.
     #[inline]
     pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let op = core.ops.get_mut(index);
-        if op.failure.is_some() {
-            self.step_failed(index, core);
-            return;
-        }
-        match op.step {
-            Step::Read => {
-                if let (Some(buffer), Some(_)) = (&op.buffer, &op.edges) {
-                    copy_out(op, buffer);
-                }
-                self.complete(index, Ok(Durability::None), core);
-            }
-            Step::Merge => self.merged(index, core),
-            Step::Write if op.reasons.is_empty() => {
-                let achieved = op.achieved.max(op.durability);
-                self.complete(index, Ok(achieved), core);
-            }
-            Step::Write => {
-                op.step = Step::Record;
-                self.deferred.push_back(core.queued(index));
-            }
-            Step::Compare => self.compared(index, core),
-            Step::Zero => self.enter_unmap(index, core),
-            Step::Start | Step::Unmap | Step::Record | Step::Settle | Step::Away => {}
+        let op = core.ops.get(index);
+        match Route::of(index, op) {
+            Route::Inline(token) => self.complete_inline(token, core),
+            Route::Deferred(token) => self.deferred.push_back(token.enlist(core)),
+            Route::Onward => match op.step {
+                Step::Merge => self.merged(index, core),
+                Step::Compare => self.compared(index, core),
+                Step::Zero => self.enter_unmap(index, core),
+                Step::Start
+                | Step::Read
+                | Step::Write
+                | Step::Unmap
+                | Step::Record
+                | Step::Settle
+                | Step::Away => {}
+            },
         }
     }
 
-    /// Repeats what the device asks to be repeated, a bounded number of times; otherwise ends
-    /// the request with the first error.
-    fn step_failed(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let op = core.ops.get_mut(index);
-        let Some(failure) = op.failure else { return };
-        if failure.error.kind == ErrorKind::Retry && op.retries < RETRIES_MAX {
-            op.retries += 1;
-            op.failure = None;
-            op.begin(op.step, op.start, op.end);
-            core.stats.retries.increment();
-            let index = core.queued(index);
-            core.wake(index);
-            return;
+    /// Completes a read or a pure overwrite. There is nothing here by which it could reach the
+    /// pool's metadata.
+    #[inline]
+    fn complete_inline(&mut self, token: Inline, core: &mut ShardCore) {
+        let index = token.index();
+        let op = core.ops.get(index);
+        if op.step == Step::Read {
+            deliver_edges(op);
         }
-        op.reasons |= Reasons::ERROR;
-        self.complete(index, Err(failure.into()), core);
+        let handle = op.volume;
+        let volume = self.volumes.get_mut(handle.slot, handle.generation);
+        let figures = volume.map(|volume| {
+            volume.let_go(index, core);
+            &*volume.stats
+        });
+        if token.complete(figures, core) {
+            core.wake_all(&mut self.scratch_waiters);
+        }
     }
 
     /// Compares what was read with what was expected, and writes when they are equal.
@@ -93,97 +87,6 @@ impl<D: BlockDevice> PoolHost<D> {
             }
             None if core.ops.get(index).edges.is_some() => self.start_merge(index, core),
             None => self.start_write(index, core),
-        }
-    }
-
-    /// Goes on to unmapping the whole units of a request.
-    pub(super) fn enter_unmap(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let op = core.ops.get_mut(index);
-        let handle = op.volume;
-        if self.volumes.get(handle.slot, handle.generation).is_none() {
-            self.complete(index, Err(IoError::UnknownVolume), core);
-            return;
-        }
-        let wrote_edges = op.step == Step::Zero;
-        op.needs_flush = wrote_edges && op.durability >= Durability::Data && self.cache.is_volatile;
-        let (first, end) = whole_units(op);
-        op.begin(Step::Unmap, first * UNIT, end * UNIT);
-        self.deferred.push_back(core.queued(index));
-    }
-
-    /// The deferred stage: a bounded batch of requests that owe metadata work.
-    pub(super) fn drain_deferred(&mut self, core: &mut ShardCore) -> usize {
-        let batch = self.deferred.len().min(DEFERRED_BATCH);
-        for _ in 0..batch {
-            let Some(index) = self.deferred.pop_front() else {
-                break;
-            };
-            core.ops.get_mut(index).is_queued = false;
-            match core.ops.get(index).step {
-                Step::Unmap => self.unmap(index, core),
-                _ => self.record(index, core),
-            }
-        }
-        batch
-    }
-
-    /// One bounded step of unmapping.
-    fn unmap(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let op = core.ops.get_mut(index);
-        if op.cursor >= op.end {
-            self.enter_settle(index, core);
-            return;
-        }
-        let handle = op.volume;
-        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
-            self.complete(index, Err(IoError::UnknownVolume), core);
-            return;
-        };
-        volume.forget();
-        let first = LogicalBlock::new(op.cursor / UNIT);
-        let count = u32::try_from((op.end - op.cursor) / UNIT).unwrap_or(u32::MAX);
-        match self.pool.unmap(volume.id, first, count) {
-            Ok(unmapped) => {
-                op.cursor += unmapped.done * UNIT;
-                self.deferred.push_back(core.queued(index));
-            }
-            Err(error) => self.metadata_refused(index, &error, core),
-        }
-    }
-
-    /// Records the new blocks of a write, whose data are with the devices.
-    fn record(&mut self, index: OpIndex, core: &mut ShardCore) {
-        let handle = core.ops.get(index).volume;
-        if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-            volume.forget();
-        }
-        while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
-            if let Err((allocation, error)) = self.pool.record(allocation) {
-                core.ops.get_mut(index).allocations.push(allocation);
-                self.metadata_refused(index, &error, core);
-                return;
-            }
-        }
-        self.enter_settle(index, core);
-    }
-
-    /// Parks a request whose metadata work has to wait, or ends it.
-    fn metadata_refused(&mut self, index: OpIndex, error: &ExtentError, core: &mut ShardCore) {
-        match error {
-            ExtentError::NotResident(missing) => {
-                self.pool.load(*missing);
-                self.wait_for_metadata(index, core);
-            }
-            ExtentError::JournalFull => {
-                self.commit_wanted = true;
-                self.wait_for_metadata(index, core);
-            }
-            ExtentError::UnknownVolume { .. } => {
-                self.complete(index, Err(IoError::UnknownVolume), core);
-            }
-            ExtentError::ObjectDamaged { .. } => self.complete(index, Err(IoError::Damaged), core),
-            ExtentError::NoSpace { .. } => self.complete(index, Err(IoError::NoSpace), core),
-            _ => self.complete(index, Err(IoError::PoolUnavailable), core),
         }
     }
 
@@ -237,7 +140,7 @@ impl<D: BlockDevice> PoolHost<D> {
             if let Some(error) = group.failure {
                 let (offset, length) = (op.offset, op.length);
                 let device = lode_units::DeviceIndex::new(0);
-                op.fail(crate::op::Failure {
+                op.fail(Failure {
                     device,
                     offset,
                     length,
@@ -286,7 +189,7 @@ impl<D: BlockDevice> PoolHost<D> {
         let (offset, length) = (op.cursor, op.end - op.cursor);
         let device = lode_units::DeviceIndex::new(0);
         let error = lode_block::DeviceError::local(ErrorKind::Internal);
-        op.fail(crate::op::Failure {
+        op.fail(Failure {
             device,
             offset,
             length,
@@ -324,13 +227,7 @@ impl<D: BlockDevice> PoolHost<D> {
                     .stats
                     .record(op.operation, latency, op.length, result.is_ok());
             }
-            volume.active -= u32::from(op.is_admitted);
-            if op.holds_range {
-                volume.release(index);
-            }
-            if (op.holds_range || op.is_watched) && !volume.blocked.is_empty() {
-                core.ready.extend(volume.blocked.drain(..));
-            }
+            volume.let_go(index, core);
         }
         core.ops.free(index);
         if fetched.iter().any(Option::is_some) {
@@ -376,5 +273,9 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 }
 
-/// How many deferred requests one poll works on before the devices are looked at again.
-const DEFERRED_BATCH: usize = 64;
+/// Puts the ends that a read has fetched where its caller expects them.
+pub(super) fn deliver_edges(op: &Op) {
+    if let (Some(buffer), Some(_)) = (&op.buffer, &op.edges) {
+        copy_out(op, buffer);
+    }
+}
