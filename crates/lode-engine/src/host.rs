@@ -84,6 +84,8 @@ pub(crate) struct PoolHost<D> {
     commit_wanted: bool,
     /// When the oldest change that is not durable was recorded.
     uncommitted_since: Option<Instant>,
+    /// When metadata that could not be read are asked for anew.
+    recall_at: Option<Instant>,
     /// A flush failed: nothing more can be promised.
     flush_failed: bool,
     is_exporting: bool,
@@ -129,6 +131,7 @@ impl<D: BlockDevice> PoolHost<D> {
             scratch_waiters: VecDeque::with_capacity(CORE_REQUESTS_MAX),
             commit_wanted: false,
             uncommitted_since: None,
+            recall_at: None,
             flush_failed: false,
             is_exporting: false,
             stats,
@@ -169,6 +172,7 @@ impl<D: BlockDevice> PoolHost<D> {
     /// The stages that owe something: metadata work, recording, flushes, waiters, control.
     /// Returns how many requests or operations moved.
     pub(crate) fn poll_deferred(&mut self, core: &mut ShardCore) -> usize {
+        self.recall_damaged(core.now);
         let durable_before = self.pool.durable();
         let mut moved = self.drain_deferred(core);
         moved += self.poll_controls(core);
@@ -205,6 +209,7 @@ impl<D: BlockDevice> PoolHost<D> {
             || !self.controls.is_empty()
             || self.is_exporting
             || matches!(self.pool.state(), PoolState::Starting)
+            || self.pool.has_damage()
     }
 
     /// Whether the pool itself has something under way that a completion will end: the poller
@@ -325,6 +330,17 @@ impl<D: BlockDevice> PoolHost<D> {
         }
     }
 
+    /// Lets metadata that could not be read be asked for anew, once in a while: a medium that does
+    /// not deliver a block now may do so later.
+    fn recall_damaged(&mut self, now: Instant) {
+        if !self.pool.has_damage() {
+            self.recall_at = None;
+        } else if now >= *self.recall_at.get_or_insert(now + RECALL_INTERVAL) {
+            self.recall_at = None;
+            self.pool.recall_damaged();
+        }
+    }
+
     /// Begins to close the pool cleanly: what is recorded becomes durable, and a checkpoint says
     /// that nothing has to be replayed. No request of it is in progress any more.
     pub(crate) fn export(&mut self) {
@@ -365,5 +381,7 @@ impl<D: BlockDevice> PoolHost<D> {
 /// The longest that a recorded change waits for company before it is committed although nobody
 /// waits for it.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long metadata that could not be read are not asked for again.
+const RECALL_INTERVAL: Duration = Duration::from_secs(1);
 /// The most completions that are taken from one device before the others are looked at.
 const COMPLETIONS_PER_POLL: usize = 128;

@@ -129,7 +129,7 @@ pub struct DeviceStats {
 }
 
 /// The names of [`PoolStats::space`].
-pub const SPACE_NAMES: [&str; 7] = [
+pub const SPACE_NAMES: [&str; 9] = [
     "capacity",
     "allocated",
     "metadata",
@@ -137,6 +137,8 @@ pub const SPACE_NAMES: [&str; 7] = [
     "free",
     "pending",
     "virtual",
+    "unreadable",
+    "leaked",
 ];
 
 /// The names of [`PoolStats::counters`].
@@ -288,6 +290,8 @@ impl PoolStats {
             usage.free_bytes,
             usage.pending_bytes,
             usage.virtual_bytes,
+            usage.unreadable_bytes,
+            usage.leaked_bytes,
         ];
         self.space
             .iter()

@@ -25,7 +25,10 @@ pub(crate) struct Volume {
     /// Grows with each change of the map.
     pub(crate) sequence: u64,
     pub(crate) unsettled: Unsettled,
+    /// Part of its map cannot be read.
     pub(crate) is_damaged: bool,
+    /// Changes of its map are durable that could not be applied: what there is of it is too old.
+    pub(crate) is_closed: bool,
 }
 
 /// The volumes of a pool.
@@ -37,6 +40,8 @@ pub(crate) struct Catalog {
     pub(crate) dirty: BTreeSet<VolumeId>,
     /// Volumes with space to give back in the background.
     pub(crate) trimming: BTreeSet<VolumeId>,
+    /// Those of them that wait for metadata to be readable again.
+    stalled: BTreeSet<VolumeId>,
 }
 
 /// Requests that may be retried, in the order in which they were carried out.
@@ -61,6 +66,7 @@ impl Volume {
             sequence: 0,
             unsettled: Unsettled::default(),
             is_damaged: false,
+            is_closed: false,
         }
     }
 
@@ -91,7 +97,7 @@ impl Volume {
                 .record
                 .allocated_blocks
                 .saturating_mul(ALLOCATION_UNIT_BYTES),
-            is_damaged: self.is_damaged,
+            is_damaged: self.is_damaged || self.is_closed,
         }
     }
 }
@@ -158,6 +164,21 @@ impl Catalog {
         self.trimming.insert(id);
         self.dirty.insert(id);
         true
+    }
+
+    /// Leaves a volume's space where it is for now: metadata that say where cannot be read.
+    pub(crate) fn stall(&mut self, id: VolumeId) {
+        if self.trimming.remove(&id) {
+            self.stalled.insert(id);
+        }
+    }
+
+    /// What cannot be read may be readable by now.
+    pub(crate) fn recall_damaged(&mut self) {
+        self.trimming.append(&mut self.stalled);
+        for volume in self.by_id.values_mut() {
+            volume.is_damaged = false;
+        }
     }
 
     /// Forgets a volume that holds nothing.

@@ -4,6 +4,7 @@
 mod admit;
 mod apply;
 mod cut;
+mod kept;
 mod resident;
 
 use uuid::Uuid;
@@ -23,6 +24,7 @@ use crate::types::{PoolBlock, VolumeId};
 
 pub(crate) use admit::Admission;
 pub(crate) use cut::{Cut, CutFault};
+pub(crate) use kept::Kept;
 
 /// Owner of the object table's blocks.
 const OBJECTS_OWNER: u64 = 1;
@@ -49,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) catalog: Catalog,
     pub(crate) request_log: RequestLog,
     pub(crate) journal: Journal,
+    /// What the journal holds and the state does not.
+    pub(crate) kept: Kept,
     /// The newest superblock that was begun.
     pub(crate) superblock: Superblock,
     pub(crate) next_object: u64,
@@ -56,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) epoch: u32,
     /// Blocks taken by tree nodes, those on their way out included.
     pub(crate) node_blocks: u64,
+    /// Blocks of nodes that the last checkpoint could not give back.
+    pub(crate) leaked_nodes: u64,
     /// Where the next tree nodes go.
     pub(crate) node_hint: PoolBlock,
     /// Where the next volume without a hint begins.
@@ -73,6 +79,8 @@ pub(crate) enum ApplyFault {
     Absent(MissingBlock),
     /// The volume's map cannot be read; nothing was changed.
     Damaged(VolumeId),
+    /// This block of the space map cannot be read; nothing was changed.
+    Unreadable(PoolBlock),
     /// The record contradicts the state: only from damaged metadata.
     Conflict,
 }
@@ -108,10 +116,12 @@ impl Core {
                 (tail, tail),
                 superblock.ticket,
             ),
+            kept: Kept::default(),
             next_object: superblock.next_object,
             next_request: superblock.next_request,
             epoch: superblock.epoch,
             node_blocks: superblock.node_blocks,
+            leaked_nodes: 0,
             // Nodes at the far end, data from the start: neither cuts the other's runs up.
             node_hint: geometry.group_start(groups - 1),
             volume_rotor: geometry.group_start(0),

@@ -40,7 +40,13 @@ pub(crate) struct InFlight {
     pub(crate) device: usize,
     pub(crate) block: u64,
     pub(crate) count: u32,
+    /// How often it was tried before.
+    pub(crate) retries: u8,
 }
+
+/// How often a read that gave nothing usable is tried again: much of what a medium does not
+/// deliver at once it delivers when it is asked again.
+const READ_RETRIES_MAX: u8 = 3;
 
 /// Operations asked for and under way.
 #[derive(Debug, Default)]
@@ -59,8 +65,20 @@ impl IoQueue {
             device,
             block,
             count,
+            retries: 0,
         };
         self.push(under_way, MetadataOp::Read { block, count });
+    }
+
+    /// Asks for a read that failed once more; `false` when that was done often enough.
+    pub(crate) fn read_again(&mut self, mut under_way: InFlight) -> bool {
+        if under_way.operation != IoOperation::Read || under_way.retries >= READ_RETRIES_MAX {
+            return false;
+        }
+        under_way.retries += 1;
+        let (block, count) = (under_way.block, under_way.count);
+        self.push(under_way, MetadataOp::Read { block, count });
+        true
     }
 
     /// Asks for a write of whole blocks, at most [`METADATA_IO_BLOCKS_MAX`] of them.
@@ -80,6 +98,7 @@ impl IoQueue {
             device,
             block,
             count,
+            retries: 0,
         };
         let op = MetadataOp::Write {
             block,
@@ -96,6 +115,7 @@ impl IoQueue {
             device,
             block: 0,
             count: 0,
+            retries: 0,
         };
         self.flushes += 1;
         self.push(under_way, MetadataOp::Flush);

@@ -58,6 +58,8 @@ pub(crate) struct Journal {
     pub(crate) step: CommitStep,
     pub(crate) outstanding: usize,
     is_commit_wanted: bool,
+    /// Blocks of the ring that changes may not take.
+    reserved: u64,
 }
 
 impl Journal {
@@ -84,7 +86,13 @@ impl Journal {
             step: CommitStep::Idle,
             outstanding: 0,
             is_commit_wanted: false,
+            reserved: 0,
         }
+    }
+
+    /// Leaves `blocks` of the ring to what checkpoints record again.
+    pub(crate) fn reserve(&mut self, blocks: u64) {
+        self.reserved = blocks;
     }
 
     pub(crate) fn recorded(&self) -> Ticket {
@@ -116,7 +124,7 @@ impl Journal {
         } else {
             transaction_blocks(self.open.len() + bytes)
         };
-        self.head + more - self.tail <= self.capacity
+        self.head + more + self.reserved - self.tail <= self.capacity
     }
 
     /// Adds one change: its records stay in one transaction. `freed` are the blocks it frees,

@@ -23,7 +23,7 @@ use crate::io_queue::{InFlight, IoQueue, Purpose};
 use crate::pool::checkpoint::Checkpoint;
 use crate::pool::publish::Publish;
 use crate::pool::start::Start;
-use crate::types::{IoId, PoolBlock};
+use crate::types::{IoId, PoolBlock, VolumeId};
 use crate::volume::{Counters, PoolSpec, PoolState};
 
 /// One pool: its space, its volumes' maps, and the journal that makes their changes durable.
@@ -45,8 +45,14 @@ pub struct Pool {
     checkpoint: Checkpoint,
     publish: Option<Publish>,
     is_checkpoint_wanted: bool,
+    /// A checkpoint was tried, and the map of free space cannot be read.
+    is_checkpoint_stuck: bool,
     /// A block of the object table that cannot be read: some volumes are not known.
     damaged_table: Option<PoolBlock>,
+    /// Keys of maps whose leaf, or the way to it, cannot be read.
+    damaged_maps: Vec<(VolumeId, u64)>,
+    /// The block of the metadata that was found unreadable last.
+    damaged_block: Option<PoolBlock>,
     counters: Counters,
     #[cfg(test)]
     pub(crate) fault: Option<Fault>,
@@ -94,7 +100,10 @@ impl Pool {
             checkpoint: Checkpoint::Idle,
             publish: None,
             is_checkpoint_wanted: false,
+            is_checkpoint_stuck: false,
             damaged_table: None,
+            damaged_maps: Vec::new(),
+            damaged_block: None,
             counters: Counters::default(),
             #[cfg(test)]
             fault: None,
@@ -126,6 +135,9 @@ impl Pool {
         let Some(io) = self.io.complete(id) else {
             return;
         };
+        if outcome == Err(IoFailure::Media) && self.io.read_again(io) {
+            return;
+        }
         match io.purpose {
             Purpose::Probe => self.probed(io, bytes(io, outcome)),
             Purpose::Load { what, block } => self.loaded(io, what, block, bytes(io, outcome)),
@@ -143,8 +155,9 @@ impl Pool {
             PoolState::Starting => self.drive_start(),
             PoolState::Ready | PoolState::Exporting => {
                 self.drive_background();
-                self.drive_commit();
+                // A checkpoint may record something again: the commit of that comes after it.
                 self.drive_checkpoint();
+                self.drive_commit();
             }
             PoolState::Exported | PoolState::Failed(_) => {}
         }

@@ -6,4 +6,5 @@ mod disk;
 mod faults;
 mod forged;
 mod limits;
+mod unreadable;
 mod world;

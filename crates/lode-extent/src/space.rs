@@ -53,7 +53,7 @@ pub(crate) enum SpaceFault {
     /// A block of the map is not in memory.
     Absent(SpaceNode),
     /// A block of the map cannot be read: its groups are left alone.
-    Damaged,
+    Damaged(SpaceNode),
 }
 
 /// The change contradicts what the map says: only from damaged metadata.
@@ -161,6 +161,34 @@ impl Space {
         self.free += u64::from(run.count);
         self.pending -= u64::from(run.count);
         Ok(())
+    }
+
+    /// Makes the blocks of a run that are free busy, and says how many: they are for a change that
+    /// cannot be applied yet. Where the map cannot be read nothing is free to anybody.
+    pub(crate) fn set_aside(&mut self, geometry: &Geometry, run: Run) -> Result<u64, Conflict> {
+        let Some((group, position)) = self.resident_group(geometry, run)? else {
+            return Ok(0);
+        };
+        let mut taken = 0;
+        for bit in position..position + run.count {
+            if group.busy.is_clear(bit, 1) {
+                group.busy.set(bit, 1);
+                taken += 1;
+            }
+        }
+        self.free = self.free.checked_sub(taken).ok_or(Conflict)?;
+        self.pending += taken;
+        Ok(taken)
+    }
+
+    /// Whether nobody has taken any block of a run, as far as its map is in memory.
+    pub(crate) fn is_clear(&self, geometry: &Geometry, run: Run) -> bool {
+        let Some((group, position)) = geometry.group_of(run.start) else {
+            return true;
+        };
+        let is_within = run.count <= geometry.group_blocks(group) - position;
+        let group = self.groups.get(&group).filter(|_| is_within);
+        group.is_none_or(|group| group.busy.is_clear(position, run.count))
     }
 
     /// The group of a run, which the caller has brought into memory; `None` where its map is

@@ -155,6 +155,12 @@ pub struct Usage {
     pub pending_bytes: u64,
     /// The sum of the volumes' sizes.
     pub virtual_bytes: u64,
+    /// Of all these at most so much lies where the space map cannot be read: nothing is taken
+    /// there and nothing given back, until it can.
+    pub unreadable_bytes: u64,
+    /// Of the metadata's blocks those that nothing refers to, because the last checkpoint could
+    /// not give them back there. When the pool is opened anew meanwhile they stay taken.
+    pub leaked_bytes: u64,
 }
 
 /// What the pool has done since it started. Only ever grows.

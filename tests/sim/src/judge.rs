@@ -239,6 +239,9 @@ impl World {
                 Ok(())
             }
             (Kind::Create | Kind::Delete, Err(_)) => Ok(()),
+            // The part of the table that may have the volume cannot be read: it is looked for
+            // after the next boot.
+            (Kind::Open, Err(ControlError::Pool(ExtentError::MetadataDamaged { .. }))) => Ok(()),
             (Kind::Open, Ok(ControlReply::Volume(status))) => self.found(pending.volume, &status),
             (Kind::Open, Err(ControlError::UnknownVolume { .. })) => match volume.life {
                 Life::Present => Err("the volume is lost".to_owned()),

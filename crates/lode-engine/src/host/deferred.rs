@@ -108,7 +108,9 @@ impl<D: BlockDevice> PoolHost<D> {
             ExtentError::UnknownVolume { .. } => {
                 self.complete(index, Err(IoError::UnknownVolume), core);
             }
-            ExtentError::ObjectDamaged { .. } => self.complete(index, Err(IoError::Damaged), core),
+            ExtentError::ObjectDamaged { .. } | ExtentError::MetadataDamaged { .. } => {
+                self.complete(index, Err(IoError::Damaged), core);
+            }
             ExtentError::NoSpace { .. } => self.complete(index, Err(IoError::NoSpace), core),
             _ => self.complete(index, Err(IoError::PoolUnavailable), core),
         }

@@ -126,7 +126,9 @@ impl<D: BlockDevice> PoolHost<D> {
             ExtentError::UnknownVolume { .. } => {
                 self.complete(index, Err(IoError::UnknownVolume), core);
             }
-            ExtentError::ObjectDamaged { .. } => self.complete(index, Err(IoError::Damaged), core),
+            ExtentError::ObjectDamaged { .. } | ExtentError::MetadataDamaged { .. } => {
+                self.complete(index, Err(IoError::Damaged), core);
+            }
             _ => self.complete(index, Err(IoError::PoolUnavailable), core),
         }
     }

@@ -236,3 +236,22 @@ fn a_volume_whose_record_cannot_be_read_is_not_said_to_be_unknown() {
     }
     assert!(hidden > 0, "no read hid the volume's record");
 }
+
+#[test]
+fn a_map_that_could_not_be_read_is_asked_for_again_after_a_while_and_not_before() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 4 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 65536));
+    rig.shard.export(rig.pool);
+    rig.until(|rig| rig.shard.pool_state(rig.pool) == Some(&lode_extent::PoolState::Exported));
+    let mut rig = rig.crash(geometry(BlockSize::B512, WriteCache::None));
+    let volume = rig.open("v").expect("the pool recovers");
+    fail(&rig, Operation::Read, ErrorKind::Media, 4);
+    assert_eq!(rig.try_read(volume, 0, 65536), Err(IoError::Damaged));
+    let reads = rig.media.borrow().count(Operation::Read);
+    assert_eq!(rig.try_read(volume, 0, 65536), Err(IoError::Damaged));
+    assert_eq!(rig.media.borrow().count(Operation::Read), reads);
+    rig.poll_after(std::time::Duration::from_secs(2));
+    rig.poll_after(std::time::Duration::from_secs(2));
+    assert_eq!(rig.read(volume, 0, 65536), pattern(1, 65536));
+}

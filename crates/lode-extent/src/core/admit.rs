@@ -48,7 +48,7 @@ impl Core {
         }
         // A checkpoint makes changed nodes clean, a commit sets freed blocks free; without
         // either, waiting is of no use.
-        if self.dirty_nodes() > 0 || self.space.pending() > 0 {
+        if self.dirty_nodes() > 0 || self.space.pending() > self.kept.set_aside() {
             Admission::Wait
         } else {
             Admission::NoSpace

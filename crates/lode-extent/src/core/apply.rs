@@ -126,7 +126,8 @@ impl Core {
         if size_bytes > VOLUME_SIZE_MAX_BYTES {
             return Err(ApplyFault::Conflict);
         }
-        if size_bytes < volume.record.size_bytes && !volume.map.is_empty() {
+        let may_map = volume.is_closed || !volume.map.is_empty();
+        if size_bytes < volume.record.size_bytes && may_map {
             volume.record.is_trimming = true;
             self.catalog.trimming.insert(id);
         }
@@ -230,6 +231,9 @@ impl Core {
 
     fn apply_remove(&mut self, id: VolumeId) -> Result<(), ApplyFault> {
         let volume = self.catalog.any(id).ok_or(ApplyFault::Conflict)?;
+        if volume.is_closed {
+            return Err(ApplyFault::Damaged(id));
+        }
         if !volume.record.is_deleting || !volume.map.is_empty() {
             return Err(ApplyFault::Conflict);
         }
@@ -246,31 +250,6 @@ impl Core {
         volume.record.is_trimming = false;
         self.catalog.trimming.remove(&id);
         self.catalog.dirty.insert(id);
-        Ok(())
-    }
-
-    /// Whether a record is about a volume that the part of the object table that can be read does
-    /// not have.
-    pub(crate) fn is_unknown(&self, record: &Record) -> bool {
-        self.catalog.any(record.volume()).is_none()
-    }
-
-    /// Takes the blocks that a record maps without mapping them: its volume cannot be read now, but
-    /// a repair can still find its data.
-    pub(crate) fn keep_lost(&mut self, record: &Record) -> Result<(), ApplyFault> {
-        if let Record::Map {
-            physical, count, ..
-        } = *record
-        {
-            self.ensure_space(physical)?;
-            let run = Run {
-                start: physical,
-                count,
-            };
-            self.space
-                .claim(&self.geometry, run)
-                .map_err(|_conflict| ApplyFault::Conflict)?;
-        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::format::superblock::Superblock;
 use crate::load::MissingBlock;
 use crate::space::{ReserveFault, Run};
 use crate::tree::flush::Flush;
-use crate::types::{PoolBlock, VolumeId};
+use crate::types::{PoolBlock, Ticket, VolumeId};
 
 /// A checkpoint on its way to the device.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Cut {
     pub(crate) retired: Vec<PoolBlock>,
     /// The superblock that makes it the pool's state; its sequence number is not set yet.
     pub(crate) superblock: Superblock,
+    /// The change that must be durable before the superblock is written.
+    pub(crate) settled_by: Ticket,
 }
 
 /// Why no checkpoint was cut; nothing was changed.
@@ -64,10 +66,12 @@ impl Core {
             .flush(&self.geometry, generation, pool, &mut written);
         self.journal.seal(&self.geometry);
         written.sort_unstable_by_key(|&(place, _)| place);
+        let superblock = self.draft_superblock(generation);
         Ok(Cut {
             written,
             retired,
-            superblock: self.draft_superblock(generation),
+            superblock,
+            settled_by: self.record_kept(),
         })
     }
 
@@ -81,7 +85,7 @@ impl Core {
             next_request: self.next_request,
             epoch: self.epoch,
             free_blocks: self.space.free() + self.space.pending(),
-            node_blocks: self.node_blocks,
+            node_blocks: self.node_blocks - self.leaked_nodes,
             objects: self.objects.placed_root(),
             requests: self.requests.placed_root(),
             space: *self.space.roots(),
@@ -98,9 +102,15 @@ impl Core {
         }
     }
 
-    /// Lets go of the blocks of nodes that were changed or removed.
+    /// Lets go of the blocks of nodes that were changed or removed, but for those whose space map
+    /// cannot be read: they stay taken until it can.
     fn retire_nodes(&mut self) -> Result<Vec<PoolBlock>, CutFault> {
-        let retired = self.store.take_retired();
+        let (space, geometry) = (&self.space, &self.geometry);
+        let retired = self
+            .store
+            .take_retired(|block| !space.is_unreadable(geometry, block));
+        let left = self.store.retired().len();
+        self.leaked_nodes = u64::try_from(left).expect("nodes in memory");
         for &block in &retired {
             let disowned = self.space.disown(&self.geometry, single(block));
             disowned.map_err(|_conflict| CutFault::Conflict)?;
@@ -125,7 +135,10 @@ impl Core {
     fn ensure_node_space(&mut self) -> Result<(), CutFault> {
         for at in 0..self.store.retired().len() {
             let block = self.store.retired()[at];
-            self.ensure_space(block).map_err(absent)?;
+            match self.ensure_space(block) {
+                Ok(()) | Err(ApplyFault::Unreadable(_)) => {}
+                Err(fault) => return Err(absent(fault)),
+            }
         }
         Ok(())
     }
@@ -168,6 +181,8 @@ fn single(block: PoolBlock) -> Run {
 fn absent(fault: ApplyFault) -> CutFault {
     match fault {
         ApplyFault::Absent(what) => CutFault::Absent(what),
-        ApplyFault::Damaged(_) | ApplyFault::Conflict => CutFault::Conflict,
+        ApplyFault::Damaged(_) | ApplyFault::Unreadable(_) | ApplyFault::Conflict => {
+            CutFault::Conflict
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::format::block::{Block, BlockFault};
 use crate::format::object::VolumeRecord;
 use crate::format::request::RequestRecord;
 use crate::load::MissingBlock;
+use crate::space::SpaceFault;
 use crate::tree::{Leaf, TreeFault};
 use crate::types::{PoolBlock, VolumeId};
 
@@ -33,6 +34,9 @@ impl Core {
     /// The leaf of a unit of a volume.
     pub(crate) fn map_leaf(&self, id: VolumeId, key: u64) -> Result<Option<Leaf>, ApplyFault> {
         let volume = self.catalog.any(id).ok_or(ApplyFault::Conflict)?;
+        if volume.is_closed {
+            return Err(ApplyFault::Damaged(id));
+        }
         volume
             .map
             .leaf(&self.store, key)
@@ -46,21 +50,23 @@ impl Core {
 
     /// Sees to it that the space map of a block is in memory.
     pub(crate) fn ensure_space(&mut self, block: PoolBlock) -> Result<(), ApplyFault> {
-        self.space
-            .ensure_block(&self.geometry, block)
-            .map_err(|node| ApplyFault::Absent(MissingBlock::Space(node)))
+        match self.space.ensure_block(&self.geometry, block) {
+            Ok(()) => Ok(()),
+            Err(SpaceFault::Absent(node)) => Err(ApplyFault::Absent(MissingBlock::Space(node))),
+            Err(SpaceFault::Damaged(node)) => Err(ApplyFault::Unreadable(
+                self.space.current_place(&self.geometry, node),
+            )),
+        }
     }
 
     fn ensure_leaf_space(&mut self, leaf: Leaf, first: u64, end: u64) -> Result<(), ApplyFault> {
-        let node = self.store.node(leaf.node);
-        for position in first_reaching(node, first)..node.count() {
-            let extent = extent_at(node, position);
+        let position = first_reaching(self.store.node(leaf.node), first);
+        for position in position..self.store.node(leaf.node).count() {
+            let extent = extent_at(self.store.node(leaf.node), position);
             if extent.logical >= end {
                 break;
             }
-            self.space
-                .ensure_block(&self.geometry, extent.physical)
-                .map_err(|node| ApplyFault::Absent(MissingBlock::Space(node)))?;
+            self.ensure_space(extent.physical)?;
         }
         Ok(())
     }
@@ -84,6 +90,18 @@ impl Core {
                 .space
                 .wanted(&self.geometry, node)
                 .map(|wanted| wanted.block),
+        }
+    }
+
+    /// Makes what could not be read count as not in memory: the parts of these maps, and of the
+    /// space map.
+    pub(crate) fn recall_damaged(&mut self, maps: &[(VolumeId, u64)]) {
+        self.space.recall_damaged();
+        self.catalog.recall_damaged();
+        for &(volume, key) in maps {
+            if let Some(volume) = self.catalog.any_mut(volume) {
+                volume.map.recall(&mut self.store, key);
+            }
         }
     }
 

@@ -133,6 +133,8 @@ impl Pool {
                 .filter(|(_, volume)| !volume.record.is_deleting)
                 .map(|(_, volume)| volume.record.size_bytes)
                 .sum(),
+            unreadable_bytes: bytes(core.space.unreadable_blocks_max(&core.geometry)),
+            leaked_bytes: bytes(core.leaked_nodes),
         }
     }
 

@@ -24,10 +24,8 @@ impl Pool {
             Ok(()) => self.core_mut().journal.want_commit(),
             Err(ExtentError::NotResident(missing)) => self.load(missing),
             Err(ExtentError::JournalFull) => {}
-            // What cannot be read stays taken until the pool is repaired.
-            Err(_damaged) => {
-                self.core_mut().catalog.trimming.remove(&volume);
-            }
+            // What cannot be read stays taken until it can.
+            Err(_damaged) => self.core_mut().catalog.stall(volume),
         }
     }
 

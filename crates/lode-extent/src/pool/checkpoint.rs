@@ -47,14 +47,26 @@ impl Pool {
         match core.cut() {
             Ok(cut) => self.write_cut(cut),
             Err(CutFault::Absent(what)) => self.request(what),
+            Err(CutFault::NoSpace) if core.space.has_damage() => self.checkpoint_stuck(is_export),
             // Blocks are being freed by a commit: it is tried again when that ends.
             Err(CutFault::NoSpace) => self.core_mut().journal.want_commit(),
             Err(CutFault::Conflict) => self.fail(ExtentError::Contradiction),
         }
     }
 
+    /// No block is known to be free for the nodes, because the map that says which are cannot be
+    /// read: until it can, changes are refused once the journal is full.
+    fn checkpoint_stuck(&mut self, is_export: bool) {
+        self.is_checkpoint_stuck = true;
+        if is_export && let Some(block) = self.damaged_block {
+            let error = self.metadata_damaged(block);
+            self.fail(error);
+        }
+    }
+
     fn write_cut(&mut self, mut cut: Cut) {
         self.is_checkpoint_wanted = false;
+        self.is_checkpoint_stuck = false;
         let written = std::mem::take(&mut cut.written);
         self.counters.nodes_written += u64::try_from(written.len()).expect("nodes in memory");
         let outstanding = self.write_blocks(written);
@@ -125,7 +137,7 @@ impl Pool {
                 return;
             }
         };
-        if self.core_mut().journal.durable() < cut.superblock.ticket && !is_early {
+        if self.core_mut().journal.durable() < cut.settled_by && !is_early {
             self.checkpoint = Checkpoint::Draining { cut };
             return;
         }
@@ -150,8 +162,7 @@ impl Pool {
             return true;
         }
         let core = self.core_mut();
-        let journal = &core.journal;
-        if !journal.is_settled() || journal.tail() != journal.head() || core.store.dirty() > 0 {
+        if !core.is_checkpointed() {
             return false;
         }
         let mut superblock = core.superblock.clone();

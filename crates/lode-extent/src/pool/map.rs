@@ -42,6 +42,10 @@ impl Pool {
         let Some((core, target)) = found else {
             return Err(LookupError::UnknownVolume(volume));
         };
+        if target.is_closed {
+            let block = first;
+            return Err(LookupError::Damaged { volume, block });
+        }
         let (first, end) = (first.get(), first.get() + u64::from(count));
         let before = into.len();
         let stop = end.min(target.units());
@@ -81,7 +85,7 @@ impl Pool {
     #[must_use]
     pub fn written_extent(&self, volume: VolumeId, block: LogicalBlock) -> Option<Piece> {
         let core = self.core.as_ref()?;
-        let target = core.catalog.live(volume)?;
+        let target = core.catalog.live(volume).filter(|one| !one.is_closed)?;
         let leaf = target.map.leaf(&core.store, block.get()).ok()??;
         let node = core.store.node(leaf.node);
         let extent = (first_reaching(node, block.get()) < node.count())
@@ -223,10 +227,15 @@ impl Pool {
     /// Whether a change that touches `leaves` leaves may be recorded; asks for a checkpoint when
     /// not.
     pub(super) fn admit(&mut self, bytes: usize, leaves: usize) -> Result<(), ExtentError> {
+        let is_stuck = self.is_checkpoint_stuck;
         let core = self.ready()?;
         match core.admits(bytes, core.nodes_touched(leaves)) {
             Admission::Granted => Ok(()),
             Admission::NoSpace => Err(no_space(core, 0)),
+            Admission::Wait if is_stuck => {
+                let block = self.damaged_block.expect("what is stuck lacks a block");
+                Err(self.metadata_damaged(block))
+            }
             Admission::Wait => {
                 core.journal.want_commit();
                 self.is_checkpoint_wanted = true;
@@ -267,6 +276,7 @@ impl Pool {
         match fault {
             ApplyFault::Absent(what) => ExtentError::NotResident(Missing(what)),
             ApplyFault::Damaged(volume) => ExtentError::ObjectDamaged { volume },
+            ApplyFault::Unreadable(block) => self.metadata_damaged(block),
             ApplyFault::Conflict => {
                 self.fail(ExtentError::Contradiction);
                 ExtentError::ReadOnly
@@ -345,6 +355,6 @@ fn no_space(core: &Core, count: u32) -> ExtentError {
     ExtentError::NoSpace {
         wanted_blocks: count.into(),
         free_blocks: core.free_for_data(),
-        pending_blocks: core.space.pending(),
+        pending_blocks: core.space.pending() - core.kept.set_aside(),
     }
 }

@@ -8,7 +8,7 @@ use crate::error::ExtentError;
 use crate::format::object::sync_raw;
 use crate::format::record::{RECORD_BYTES_MAX, Record, SMALL_RECORD_BYTES};
 use crate::format::request::{RequestKind, RequestRecord};
-use crate::pool::{Pool, device_index};
+use crate::pool::Pool;
 use crate::types::{LogicalBlock, RequestId, Ticket, VolumeId};
 use crate::volume::{VOLUMES_MAX, VolumeInfo, VolumeLimits, VolumeSpec};
 
@@ -252,12 +252,7 @@ impl Pool {
     /// not found may be one of theirs, and a new volume might take one of them.
     #[must_use]
     pub fn damaged_table(&self) -> Option<ExtentError> {
-        let core = self.core.as_ref()?;
-        let (device, block) = core.geometry.locate(self.damaged_table?)?;
-        Some(ExtentError::MetadataDamaged {
-            device: device_index(self.caller_position[device]),
-            block,
-        })
+        self.damaged_table.map(|block| self.metadata_damaged(block))
     }
 
     fn change_volume(

@@ -341,6 +341,9 @@ impl Life {
         }
         for (id, (units, stamps)) in self.model.clone() {
             let info = self.world.pool.volume(id).unwrap();
+            if info.is_damaged {
+                return Err(format!("volume {id} is damaged"));
+            }
             if info.name != self.names[&id] || info.size_bytes != units * 4096 {
                 return Err(format!("volume {id} has other attributes"));
             }

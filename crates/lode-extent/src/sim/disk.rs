@@ -23,6 +23,8 @@ pub(crate) struct Disk {
     pub(crate) ignores_flush: bool,
     /// Blocks that cannot be read.
     pub(crate) unreadable: Vec<u64>,
+    /// How many reads fail because of one of those; `None` is all.
+    pub(crate) bad_reads: Option<u32>,
     /// Blocks that cannot be written.
     pub(crate) unwritable: Vec<u64>,
     pub(crate) is_gone: bool,
@@ -36,6 +38,7 @@ impl Disk {
             cache: Vec::new(),
             ignores_flush: false,
             unreadable: Vec::new(),
+            bad_reads: None,
             unwritable: Vec::new(),
             is_gone: false,
         }
@@ -48,7 +51,9 @@ impl Disk {
         match op {
             MetadataOp::Read { block, count } => {
                 let blocks = *block..block + u64::from(*count);
-                if blocks.clone().any(|block| self.unreadable.contains(&block)) {
+                let is_bad = blocks.clone().any(|block| self.unreadable.contains(&block));
+                if is_bad && self.bad_reads != Some(0) {
+                    self.bad_reads = self.bad_reads.map(|left| left - 1);
                     return Err(IoFailure::Media);
                 }
                 assert!(

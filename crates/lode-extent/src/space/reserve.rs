@@ -90,7 +90,7 @@ impl Space {
         if !self.groups.contains_key(&group) {
             let entry = match self.entry(geometry, SpaceNode::bitmap(group)) {
                 Ok(entry) => entry,
-                Err(SpaceFault::Damaged) => return Ok(false),
+                Err(SpaceFault::Damaged(_)) => return Ok(false),
                 Err(SpaceFault::Absent(node)) => return Err(ReserveFault::Absent(node)),
             };
             if entry.is_written && u32::from(entry.free) < count {
@@ -98,7 +98,7 @@ impl Space {
             }
             match self.ensure_group(geometry, group) {
                 Ok(()) => {}
-                Err(SpaceFault::Damaged) => return Ok(false),
+                Err(SpaceFault::Damaged(_)) => return Ok(false),
                 Err(SpaceFault::Absent(node)) => return Err(ReserveFault::Absent(node)),
             }
         }

@@ -35,19 +35,59 @@ impl Space {
         Ok(())
     }
 
-    /// Sees to it that the group of a block is in memory. A damaged one counts as there.
+    /// Sees to it that the group of a block is in memory.
     pub(crate) fn ensure_block(
         &mut self,
         geometry: &Geometry,
         block: PoolBlock,
-    ) -> Result<(), SpaceNode> {
-        let Some((group, _)) = geometry.group_of(block) else {
-            return Ok(());
-        };
-        match self.ensure_group(geometry, group) {
-            Ok(()) | Err(SpaceFault::Damaged) => Ok(()),
-            Err(SpaceFault::Absent(node)) => Err(node),
+    ) -> Result<(), SpaceFault> {
+        match geometry.group_of(block) {
+            Some((group, _)) => self.ensure_group(geometry, group),
+            None => Ok(()),
         }
+    }
+
+    /// Whether the map of a block was found to be unreadable.
+    pub(crate) fn is_unreadable(&self, geometry: &Geometry, block: PoolBlock) -> bool {
+        let Some((group, _)) = geometry.group_of(block) else {
+            return false;
+        };
+        let bitmap = Some(SpaceNode::bitmap(group));
+        let mut above = std::iter::successors(bitmap, |node| node.parent());
+        !self.groups.contains_key(&group) && above.any(|node| self.damaged.contains(&node))
+    }
+
+    /// Blocks of the groups whose map was found to be unreadable; the ends of devices count as
+    /// whole groups.
+    pub(crate) fn unreadable_blocks_max(&self, geometry: &Geometry) -> u64 {
+        let groups = |node: &SpaceNode| {
+            let below = u64::from(INDEX_ENTRIES).pow(u32::from(node.level));
+            let left = u64::from(geometry.groups().saturating_sub(node.first_group()));
+            below.min(left)
+        };
+        self.damaged.iter().map(groups).sum::<u64>() * u64::from(GROUP_BLOCKS)
+    }
+
+    /// Where a block of the map lies, the level above it being in memory.
+    pub(crate) fn current_place(&self, geometry: &Geometry, node: SpaceNode) -> PoolBlock {
+        let entry = match node.parent() {
+            None => self.roots.get(position_in_parent(node, u32::MAX)),
+            Some(parent) => self
+                .indexes
+                .get(&parent)
+                .and_then(|index| index.entries.get(position_in_parent(node, INDEX_ENTRIES))),
+        };
+        node.place(geometry, entry.map_or(0, |entry| entry.slot))
+    }
+
+    /// Blocks of the map that cannot be read are asked for again when they are needed next.
+    pub(crate) fn recall_damaged(&mut self) {
+        self.damaged.clear();
+    }
+
+    /// Whether a block of the map cannot be read.
+    pub(crate) fn has_damage(&self) -> bool {
+        !self.damaged.is_empty()
     }
 
     /// What the level above says of a block of the map.
@@ -57,7 +97,7 @@ impl Space {
         node: SpaceNode,
     ) -> Result<SpaceEntry, SpaceFault> {
         if self.damaged.contains(&node) {
-            return Err(SpaceFault::Damaged);
+            return Err(SpaceFault::Damaged(node));
         }
         let Some(parent) = node.parent() else {
             return Ok(self.roots[position_in_parent(node, u32::MAX)]);

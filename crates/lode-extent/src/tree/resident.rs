@@ -47,6 +47,22 @@ impl Tree {
         })
     }
 
+    /// Makes the node on the way to `key` that could not be read count as not in memory.
+    pub(crate) fn recall(&mut self, store: &mut Store, key: u64) {
+        if self.root.node == NodeId::DAMAGED {
+            self.root.node = NodeId::ABSENT;
+        }
+        let mut at = self.root.node;
+        while self.height > 0 && at.is_resident() && store.node(at).level() > 0 {
+            let position = store.node(at).child_position(key);
+            let child = store.node(at).child(position);
+            if child == NodeId::DAMAGED {
+                store.node_mut(at).set_child(position, NodeId::ABSENT);
+            }
+            at = child;
+        }
+    }
+
     /// Takes in the bytes of the node that was [`wanted`](Self::wanted) for `key`; says `false`
     /// where they are not that node or `check` refuses it: the node then counts as damaged.
     pub(crate) fn attach(

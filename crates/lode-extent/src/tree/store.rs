@@ -81,8 +81,11 @@ impl Store {
         &self.retired
     }
 
-    /// Hands the retired blocks to a checkpoint.
-    pub(crate) fn take_retired(&mut self) -> Vec<PoolBlock> {
-        std::mem::take(&mut self.retired)
+    /// Hands those retired blocks to a checkpoint that it can set free.
+    pub(crate) fn take_retired(&mut self, can_free: impl Fn(PoolBlock) -> bool) -> Vec<PoolBlock> {
+        let all = std::mem::take(&mut self.retired);
+        let (taken, kept) = all.into_iter().partition(|&block| can_free(block));
+        self.retired = kept;
+        taken
     }
 }

@@ -151,7 +151,7 @@ impl Pool {
         if let Err(fault) = self.apply_complete(&mut replay) {
             match fault {
                 ApplyFault::Absent(what) => self.request(what),
-                ApplyFault::Damaged(_) | ApplyFault::Conflict => {
+                ApplyFault::Damaged(_) | ApplyFault::Unreadable(_) | ApplyFault::Conflict => {
                     self.fail(ExtentError::JournalDamaged {
                         sequence: replay.end,
                     });
@@ -171,19 +171,20 @@ impl Pool {
     }
 
     fn apply_complete(&mut self, replay: &mut Replay) -> Result<(), ApplyFault> {
-        let is_incomplete = self.damaged_table.is_some();
+        let is_table_damaged = self.damaged_table.is_some();
         let core = self.core.as_mut().expect("the pool was found");
         let mut freed = Vec::new();
         while let Some(transaction) = replay.complete.front_mut() {
             while let Some(record) = transaction.records.get(transaction.applied) {
-                match core.apply(record, &mut freed) {
-                    Ok(()) => {}
+                let applied = if core.has_to_wait(record, is_table_damaged) {
+                    core.keep(record)
+                } else {
+                    core.apply(record, &mut freed)
+                };
+                match applied {
                     // The rest of the pool is served without it.
-                    Err(ApplyFault::Damaged(_)) => core.keep_lost(record)?,
-                    Err(ApplyFault::Conflict) if is_incomplete && core.is_unknown(record) => {
-                        core.keep_lost(record)?;
-                    }
-                    Err(fault) => return Err(fault),
+                    Err(ApplyFault::Damaged(_) | ApplyFault::Unreadable(_)) => core.keep(record)?,
+                    other => other?,
                 }
                 for run in freed.drain(..) {
                     core.space
@@ -253,6 +254,12 @@ impl Pool {
     fn end_replay(&mut self, replay: &Replay) {
         let core = self.core.as_mut().expect("the pool was found");
         core.is_replaying = false;
+        if !core.can_keep(replay.end - core.superblock.journal_tail) {
+            let block = self.damaged_block.expect("what is kept lacks a block");
+            self.fail(self.metadata_damaged(block));
+            return;
+        }
+        let core = self.core_mut();
         let incarnation = core.superblock.incarnation + 1;
         let tail = core.superblock.journal_tail;
         core.journal = Journal::new(
@@ -262,6 +269,7 @@ impl Pool {
             (tail, replay.end),
             replay.ticket.max(core.superblock.ticket),
         );
+        core.reserve_kept();
         let mut superblock = core.superblock.clone();
         superblock.incarnation = incarnation;
         superblock.is_clean = false;
