@@ -105,8 +105,8 @@ pub(crate) struct Op {
     pub(crate) holds_range: bool,
     /// Some barrier waits for it to end.
     pub(crate) is_watched: bool,
-    /// Waited for space once already.
-    pub(crate) waited_for_space: bool,
+    /// How often it has waited for space.
+    pub(crate) space_waits: u8,
     pub(crate) needs_flush: bool,
     /// A lease was recalled while part of it was not submitted: the home carries it out.
     pub(crate) lost_lease: bool,
@@ -174,7 +174,7 @@ impl Op {
             is_queued: false,
             holds_range: false,
             is_watched: false,
-            waited_for_space: false,
+            space_waits: 0,
             needs_flush: false,
             lost_lease: false,
             reaches_end: false,
@@ -220,7 +220,7 @@ impl Op {
         self.is_queued = false;
         self.holds_range = false;
         self.is_watched = false;
-        self.waited_for_space = false;
+        self.space_waits = 0;
         self.needs_flush = false;
         self.lost_lease = false;
         self.reaches_end = false;

@@ -115,11 +115,11 @@ impl<D: BlockDevice> PoolHost<D> {
             }
             ExtentError::NoSpace { pending_blocks, .. } => {
                 let op = core.ops.get_mut(index);
-                if *pending_blocks == 0 || op.waited_for_space {
+                if *pending_blocks == 0 || op.space_waits >= SPACE_WAITS_MAX {
                     self.complete(index, Err(IoError::NoSpace), core);
                     return;
                 }
-                op.waited_for_space = true;
+                op.space_waits += 1;
                 self.release_allocation_hold(index, core);
                 self.wait_for_space(index, core);
             }
@@ -157,6 +157,10 @@ fn widen(op: &mut Op, pieces: &[Piece]) {
     }
     op.cursor = op.start;
 }
+
+/// How often a write waits for what is being freed: for a commit, and for the checkpoint that gives
+/// back what only that can. Others may take it first.
+const SPACE_WAITS_MAX: u8 = 4;
 
 /// The smallest block of any device: no volume's is smaller.
 const SMALLEST_BLOCK_BYTES: u32 = 512;

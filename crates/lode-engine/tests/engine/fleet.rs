@@ -40,6 +40,16 @@ struct End {
     to_peer: Way,
     from_peer: Way,
     room: usize,
+    order: Order,
+}
+
+/// In which order letters arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they were sent: what a port promises.
+    Kept,
+    /// The last one first: what no port may do.
+    Broken,
 }
 
 impl Port for End {
@@ -48,7 +58,10 @@ impl Port for End {
         if way.len() >= self.room {
             return Err(letter);
         }
-        way.push_back(letter);
+        match self.order {
+            Order::Kept => way.push_back(letter),
+            Order::Broken => way.push_front(letter),
+        }
         Ok(())
     }
 
@@ -67,6 +80,7 @@ pub(crate) struct Makeup {
     pub(crate) geometry: Geometry,
     /// How many letters are under way from one core to another.
     pub(crate) room: usize,
+    pub(crate) order: Order,
     /// Whether guests have queues of their own.
     pub(crate) has_queues: bool,
 }
@@ -78,6 +92,7 @@ impl Makeup {
             cores,
             geometry: geometry(BlockSize::B4096, write_cache),
             room: 64,
+            order: Order::Kept,
             has_queues: true,
         }
     }
@@ -99,7 +114,7 @@ impl Fleet {
         let buffers = BufferPool::new(&buffers, &space, PagePreference::Ordinary).expect("memory");
         let memories = shards.iter().flat_map(Shard::memories);
         media.borrow_mut().memories = memories.chain(buffers.memories()).cloned().collect();
-        connect(&mut shards, makeup.room);
+        connect(&mut shards, makeup);
         let device = || MemoryDevice::new(makeup.geometry.clone(), Rc::clone(&media));
         let specs = [device_spec(&device())];
         let pool_spec = PoolSpec {
@@ -326,7 +341,8 @@ impl Fleet {
 }
 
 /// Connects every shard with every other.
-fn connect(shards: &mut [Shard<MemoryDevice>], room: usize) {
+fn connect(shards: &mut [Shard<MemoryDevice>], makeup: &Makeup) {
+    let (room, order) = (makeup.room, makeup.order);
     let core = |index: usize| CoreId::new(u16::try_from(index).expect("few"));
     for near in 0..shards.len() {
         for far in near + 1..shards.len() {
@@ -335,11 +351,13 @@ fn connect(shards: &mut [Shard<MemoryDevice>], room: usize) {
                 to_peer: Arc::clone(&there),
                 from_peer: Arc::clone(&back),
                 room,
+                order,
             };
             let far_end = End {
                 to_peer: back,
                 from_peer: there,
                 room,
+                order,
             };
             shards[near].connect(core(far), Box::new(near_end));
             shards[far].connect(core(near), Box::new(far_end));

@@ -8,5 +8,6 @@ mod cores;
 mod durability;
 mod failures;
 mod fleet;
+mod interleavings;
 mod transfers;
 mod volumes;
