@@ -22,8 +22,23 @@ struct Stage {
     fleet: Fleet,
     volume: VolumeHandle,
     witness: VolumeHandle,
-    /// The read that asked for a lease.
-    asked: Option<Token>,
+}
+
+/// What is written where.
+struct Contents {
+    old: Vec<u8>,
+    /// By the guest, over the old.
+    new: Vec<u8>,
+    /// To the witness.
+    fresh: Vec<u8>,
+}
+
+/// How the requests of a play ended.
+struct Ended {
+    change: Result<Durability, IoError>,
+    write: Result<Durability, IoError>,
+    read: (Result<Durability, IoError>, Vec<u8>),
+    witness: Result<Durability, IoError>,
 }
 
 /// Whether the guest has the unit under lease when the change comes.
@@ -69,115 +84,119 @@ impl Stage {
             fleet,
             volume,
             witness,
-            asked: None,
         }
     }
 
     /// Plays one order. What was seen that must not be.
     fn play(&mut self, order: &[usize], lease: Lease, change: DataOperation) -> Result<(), String> {
-        let (old, new) = (pattern(3, 4096), pattern(4, 4096));
-        let fresh = pattern(5, 4096);
-        self.finish(
-            HOME,
-            self.volume,
-            DataOperation::Write,
-            (Durability::Data, &old),
-        );
+        let data = Contents {
+            old: pattern(3, 4096),
+            new: pattern(4, 4096),
+            fresh: pattern(5, 4096),
+        };
+        let ended = self.perform(order, (lease, change), &data)?;
+        self.judge(&ended, &data)?;
+        for volume in [self.witness, self.volume] {
+            self.finish(HOME, volume, DataOperation::Discard, &[]);
+        }
+        expect(self.fleet.lent() == 0, "every buffer comes back")
+    }
+
+    /// Submits everything and lets it happen in one order.
+    fn perform(
+        &mut self,
+        order: &[usize],
+        (lease, change): (Lease, DataOperation),
+        data: &Contents,
+    ) -> Result<Ended, String> {
         let (volume, unit) = (self.volume, (0, UNIT));
-        match lease {
+        self.finish(HOME, volume, DataOperation::Write, &data.old);
+        let asked = match lease {
             Lease::Held => {
                 let found = self.fleet.read(GUEST, volume, 0, UNIT);
-                expect(found == old, "the guest reads what was written")?;
+                expect(found == data.old, "the guest reads what was written")?;
+                None
             }
-            Lease::OnItsWay => self.send_lease(),
-        }
-        let plain = (Durability::None, new.as_slice());
-        let write = self
-            .fleet
-            .submit(GUEST, volume, DataOperation::Write, unit, plain);
+            Lease::OnItsWay => Some(self.send_lease()),
+        };
+        let plain = (Durability::None, data.new.as_slice());
+        let write = DataOperation::Write;
+        let write = self.fleet.submit(GUEST, volume, write, unit, plain);
         let change = self.fleet.submit(HOME, volume, change, unit, NONE);
-        let mut later: Option<(Token, Token)> = None;
+        let mut later = None;
         let mut changed = None;
-        for step in order.iter().copied().chain(std::iter::repeat_n(2, 1)) {
-            let (core, device_works) = STEPS[step];
+        for step in order {
+            let (core, device_works) = STEPS[*step];
             self.fleet.media.borrow_mut().is_held = !device_works;
             self.fleet.poll(core);
             changed = changed.or_else(|| self.fleet.outcome(HOME, change));
             if changed.is_some() && later.is_none() {
-                later = Some(self.submit_later(&fresh));
+                later = Some(self.submit_later(&data.fresh));
             }
         }
         self.fleet.media.borrow_mut().is_held = false;
         self.fleet.settle();
         changed = changed.or_else(|| self.fleet.outcome(HOME, change));
-        let later = later.unwrap_or_else(|| self.submit_later(&fresh));
+        let (witness, read) = later.unwrap_or_else(|| self.submit_later(&data.fresh));
         self.fleet.settle();
-        let ended = |outcome: Option<(Result<Durability, IoError>, Vec<u8>)>| {
-            outcome.ok_or_else(|| "a request has not ended".to_owned())
-        };
-        if let Some(asked) = self.asked.take() {
-            let (read, _) = ended(self.fleet.outcome(GUEST, asked))?;
+        if let Some(asked) = asked {
+            let (read, _) = self.outcome(GUEST, asked)?;
             expect(read.is_ok(), "the read that asked for the lease succeeds")?;
         }
-        let (change, _) = ended(changed)?;
-        expect(change.is_ok(), "the change succeeds")?;
-        let (write, _) = ended(self.fleet.outcome(GUEST, write))?;
-        let had_no_space = write == Err(IoError::NoSpace);
-        expect(
-            write.is_ok() || had_no_space,
-            "the overwrite succeeds or finds no space",
-        )?;
-        let (result, mut read) = ended(self.fleet.outcome(GUEST, later.1))?;
-        read.truncate(4096);
-        expect(result.is_ok(), "the later read succeeds")?;
+        Ok(Ended {
+            change: changed.ok_or("the change has not ended")?.0,
+            write: self.outcome(GUEST, write)?.0,
+            read: self.outcome(GUEST, read)?,
+            witness: self.outcome(HOME, witness)?.0,
+        })
+    }
+
+    /// Compares what was seen, and what is there now, with what may be.
+    fn judge(&mut self, ended: &Ended, data: &Contents) -> Result<(), String> {
         let zeros = vec![0; 4096];
+        let may_be_there = |found: &[u8]| found == zeros || found == data.new;
+        expect(ended.change.is_ok(), "the change succeeds")?;
+        let is_fine = ended.write.is_ok() || ended.write == Err(IoError::NoSpace);
+        expect(is_fine, "the overwrite succeeds or finds no space")?;
+        let (result, read) = &ended.read;
+        expect(result.is_ok(), "the later read succeeds")?;
         expect(
-            read == zeros || read == new,
-            "no read after the change sees the old data",
+            may_be_there(&read[..4096]),
+            "no later read sees the old data",
         )?;
-        let (witness, _) = ended(self.fleet.outcome(HOME, later.0))?;
-        let (at_home, at_guest) = (
-            self.fleet.read(HOME, self.volume, 0, UNIT),
-            self.fleet.read(GUEST, self.volume, 0, UNIT),
-        );
+        let at_home = self.fleet.read(HOME, self.volume, 0, UNIT);
+        let at_guest = self.fleet.read(GUEST, self.volume, 0, UNIT);
         expect(at_home == at_guest, "both cores see the same")?;
         expect(
-            at_home == zeros || at_home == new,
+            may_be_there(&at_home),
             "the change or the overwrite is there",
         )?;
-        if witness.is_ok() {
-            for core in [HOME, GUEST] {
-                let found = self.fleet.read(core, self.witness, 0, UNIT);
-                expect(
-                    found == fresh,
-                    "nobody writes to a block that changed hands",
-                )?;
-            }
+        for core in [HOME, GUEST] {
+            let found = self.fleet.read(core, self.witness, 0, UNIT);
+            let is_spared = ended.witness.is_err() || found == data.fresh;
+            expect(is_spared, "nobody writes to a block that changed hands")?;
         }
-        self.finish(
-            HOME,
-            self.witness,
-            DataOperation::Discard,
-            (Durability::Data, &[]),
-        );
-        self.finish(
-            HOME,
-            self.volume,
-            DataOperation::Discard,
-            (Durability::Data, &[]),
-        );
-        expect(self.fleet.lent() == 0, "every buffer comes back")
+        Ok(())
+    }
+
+    fn outcome(
+        &mut self,
+        core: usize,
+        token: Token,
+    ) -> Result<(Result<Durability, IoError>, Vec<u8>), String> {
+        let outcome = self.fleet.outcome(core, token);
+        outcome.ok_or_else(|| "a request has not ended".to_owned())
     }
 
     /// Lets the home answer a read of the guest, which has not seen the answer yet.
-    fn send_lease(&mut self) {
+    fn send_lease(&mut self) -> Token {
         let unit = (0, UNIT);
         let token = self
             .fleet
             .submit(GUEST, self.volume, DataOperation::Read, unit, NONE);
         self.fleet.poll(GUEST);
         while self.fleet.poll(HOME) > 0 {}
-        self.asked = Some(token);
+        token
     }
 
     /// What comes after the change: a write that takes the free block, and a read of the unit.
@@ -193,13 +212,8 @@ impl Stage {
         )
     }
 
-    fn finish(
-        &mut self,
-        core: usize,
-        volume: VolumeHandle,
-        operation: DataOperation,
-        with: (Durability, &[u8]),
-    ) {
+    fn finish(&mut self, core: usize, volume: VolumeHandle, operation: DataOperation, data: &[u8]) {
+        let with = (Durability::Data, data);
         let outcome = self.fleet.run(core, volume, operation, (0, UNIT), with);
         outcome.expect("it succeeds when nothing else is under way");
     }
