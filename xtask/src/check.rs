@@ -23,6 +23,19 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         "-D",
         "warnings",
     ]))?;
+    // The one optional way to a controller, with everything that passes it through.
+    let mut iommufd = workspace.cargo();
+    iommufd.args([
+        "clippy",
+        "--all-targets",
+        "--locked",
+        "--features",
+        "iommufd",
+    ]);
+    for package in ["lode-vfio", "lodestored", "lodectl", "lode-vm-guest"] {
+        iommufd.args(["--package", package]);
+    }
+    process::run(iommufd.args(["--", "-D", "warnings"]))?;
     process::run(
         workspace
             .cargo()

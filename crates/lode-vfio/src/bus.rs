@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use lode_bus::{Bus, BusError, DmaMemory, MappedRegisters};
@@ -12,11 +13,10 @@ use vfio_bindings::bindings::vfio::{
 };
 
 use crate::address::PciAddress;
-use crate::dma::{DmaTable, Translation};
+use crate::device::OpenDevice;
+use crate::dma::DmaTable;
 use crate::error::VfioError;
-use crate::group::OpenDevice;
 use crate::interrupts::{RemovalRequest, Vectors};
-use crate::iommu::IommuReach;
 use crate::syscall;
 use crate::sysfs::Sysfs;
 
@@ -56,13 +56,18 @@ impl VfioBus {
         }
         let configuration = syscall::region_info(device, VFIO_PCI_CONFIG_REGION_INDEX)
             .map_err(told("looking for the configuration space"))?;
-        let vectors = syscall::interrupt_info(device, VFIO_PCI_MSIX_IRQ_INDEX)
-            .map_err(told("counting the interrupts"))?
+        // The crate asks at the opening and leaves out what the kernel does not tell.
+        let vectors = open
+            .description()
+            .get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX)
+            .ok_or_else(|| told("counting the interrupts")(io::ErrorKind::Unsupported.into()))?
             .count;
-        let reach = IommuReach::ask(open.container.as_fd())
+        let reach = open
+            .space
+            .reach()
             .map_err(told("asking for the reach of the IOMMU"))?;
         // An older kernel has no such interrupt; removal then shows in the registers.
-        let removal = RemovalRequest::watch(device).ok();
+        let removal = RemovalRequest::watch(open.description()).ok();
         let bus = Self {
             name: format!("vfio:{address}"),
             address,
@@ -84,6 +89,12 @@ impl VfioBus {
     #[must_use]
     pub const fn address(&self) -> PciAddress {
         self.address
+    }
+
+    /// The device node through which the function was taken (`/dev/vfio/7`).
+    #[must_use]
+    pub fn node(&self) -> &Path {
+        &self.open.node
     }
 
     /// A descriptor that becomes readable when the kernel wants the function back, where the
@@ -147,25 +158,6 @@ fn map_registers(address: PciAddress, open: &OpenDevice) -> Result<MappedRegiste
     })
 }
 
-impl Translation for OpenDevice {
-    fn map(&self, memory: &DmaMemory) -> io::Result<()> {
-        // SAFETY: the table that calls this holds a handle to the memory until it is unmapped or
-        // the container is closed, and no reference to DMA memory ever exists.
-        unsafe {
-            syscall::map(
-                self.container.as_fd(),
-                memory.iova().get(),
-                memory.host_address(),
-                memory.length_bytes() as u64,
-            )
-        }
-    }
-
-    fn unmap(&self, iova: u64, length_bytes: u64) -> io::Result<()> {
-        syscall::unmap(self.container.as_fd(), iova, length_bytes)
-    }
-}
-
 impl Bus for VfioBus {
     type Registers = MappedRegisters;
 
@@ -179,12 +171,12 @@ impl Bus for VfioBus {
 
     fn map(&self, memory: &DmaMemory) -> Result<(), BusError> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.map(memory, &self.open)
+        table.map(memory, &*self.open.space)
     }
 
     fn unmap(&self, memory: &DmaMemory) -> Result<(), BusError> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.unmap(memory, &self.open)
+        table.unmap(memory, &*self.open.space)
     }
 
     fn interrupt_count(&self) -> u16 {
@@ -225,9 +217,9 @@ impl Drop for VfioBus {
         // The kernel would do the same when the last descriptor is closed; a register handle
         // that is still held must not keep a vector firing until then. Refused only by a device
         // that is gone, which fires nothing.
-        let _refused = self.vectors.disable(self.open.device.as_fd()).is_err();
+        let _refused = self.vectors.disable(self.open.description()).is_err();
         let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
-        table.hide_all(&self.open);
+        table.hide_all(&*self.open.space);
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) trait Translation {
     fn map(&self, memory: &DmaMemory) -> io::Result<()>;
     /// Hides what was mapped.
     fn unmap(&self, iova: u64, length_bytes: u64) -> io::Result<()>;
+    /// The line of `/proc/self/status` in which the kernel counts what is mapped.
+    fn account(&self) -> &'static str;
 }
 
 impl DmaTable {
@@ -70,7 +72,7 @@ impl DmaTable {
             .map_err(|error| refused(memory, io::Error::other(error)))?;
         translation
             .map(memory)
-            .map_err(|error| refused(memory, self.explained(error, length_bytes)))?;
+            .map_err(|error| refused(memory, self.explained(error, length_bytes, translation)))?;
         let memory = memory.clone();
         self.entries.insert(iova, Entry { memory, uses: 1 });
         debug_assert!(self.check());
@@ -152,13 +154,19 @@ impl DmaTable {
     }
 
     /// The kernel's refusal in words, where the reason can be told.
-    fn explained(&self, error: io::Error, length_bytes: u64) -> io::Error {
+    fn explained(
+        &self,
+        error: io::Error,
+        length_bytes: u64,
+        translation: &impl Translation,
+    ) -> io::Error {
         match error.raw_os_error() {
             Some(libc::ENOSPC) => io::Error::other(VfioError::TooManyMappings {
                 limit: self.entries.len(),
             }),
             Some(libc::ENOMEM) => {
-                memory_lock(locked_bytes(), length_bytes).map_or(error, io::Error::other)
+                let locked = locked_bytes(translation.account());
+                memory_lock(locked, length_bytes).map_or(error, io::Error::other)
             }
             _ => error,
         }
@@ -176,15 +184,13 @@ fn memory_lock(locked: u64, more: u64) -> Option<VfioError> {
 }
 
 /// What this process has locked by now; 0 when the kernel does not tell.
-fn locked_bytes() -> u64 {
+fn locked_bytes(account: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    parse_locked_bytes(&status).unwrap_or(0)
+    parse_locked_bytes(&status, account).unwrap_or(0)
 }
 
-fn parse_locked_bytes(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmLck:"))?;
+fn parse_locked_bytes(status: &str, account: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(account))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -238,6 +244,10 @@ mod tests {
             self.answer()?;
             self.mapped.borrow_mut().retain(|mapped| *mapped != iova);
             Ok(())
+        }
+
+        fn account(&self) -> &'static str {
+            "VmLck:"
         }
     }
 
@@ -346,12 +356,11 @@ mod tests {
 
     #[test]
     fn what_is_locked_is_read_from_the_kernels_own_account() {
-        assert_eq!(
-            parse_locked_bytes("Name:\tx\nVmLck:\t    8192 kB\nVmPin:\t 0 kB\n"),
-            Some(8192 * 1024)
-        );
-        assert_eq!(parse_locked_bytes("Name:\tx\n"), None);
-        assert_eq!(parse_locked_bytes("VmLck: many kB"), None);
+        let status = "Name:\tx\nVmLck:\t    8192 kB\nVmPin:\t 4 kB\n";
+        assert_eq!(parse_locked_bytes(status, "VmLck:"), Some(8192 * 1024));
+        assert_eq!(parse_locked_bytes(status, "VmPin:"), Some(4 * 1024));
+        assert_eq!(parse_locked_bytes("Name:\tx\n", "VmLck:"), None);
+        assert_eq!(parse_locked_bytes("VmLck: many kB", "VmLck:"), None);
     }
 
     #[test]

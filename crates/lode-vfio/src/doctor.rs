@@ -4,6 +4,7 @@
 //! one [`Check`] for each thing that has to be so. It needs no privilege: what it may not see it
 //! says. It changes nothing and opens no device. Reads files; blocks on nothing else.
 
+mod access;
 mod controller;
 mod machine;
 mod memory;
@@ -92,7 +93,7 @@ pub struct Examination {
     pub sysfs: Sysfs,
     /// The controllers in question; all of the machine's when empty.
     pub controllers: Vec<PciAddress>,
-    /// How much memory the daemon will want to lock for its devices, in bytes.
+    /// How much memory the daemon will want to lock for each controller, in bytes.
     pub needed_locked_bytes: u64,
     /// Who asks.
     pub caller: Caller,

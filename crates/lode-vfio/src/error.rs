@@ -1,9 +1,11 @@
 //! What stands in the way of a controller behind VFIO.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
 use lode_units::Iova;
+use vmm_sys_util::errno;
 
 use crate::address::PciAddress;
 
@@ -138,4 +140,43 @@ pub enum VfioError {
         #[source]
         source: io::Error,
     },
+}
+
+/// The system's word inside an error of `vfio-ioctls`, wherever it is wrapped; the error itself
+/// where the crate keeps none.
+pub(crate) fn cause(error: vfio_ioctls::VfioError) -> io::Error {
+    let mut next: Option<&dyn Error> = Some(&error);
+    while let Some(inner) = next {
+        let number = inner
+            .downcast_ref::<errno::Error>()
+            .map(|error| error.errno())
+            .or_else(|| inner.downcast_ref::<io::Error>()?.raw_os_error());
+        if let Some(number) = number {
+            return io::Error::from_raw_os_error(number);
+        }
+        next = inner.source();
+    }
+    io::Error::other(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_word_is_found_inside_the_crates_errors() {
+        let refused = errno::Error::new(libc::ENOSPC);
+        let error = cause(vfio_ioctls::VfioError::IommuDmaMap(refused));
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let denied = io::Error::from_raw_os_error(libc::EACCES);
+        let error = cause(vfio_ioctls::VfioError::OpenContainer(denied));
+        assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+    }
+
+    #[test]
+    fn an_error_without_the_systems_word_keeps_its_own() {
+        let error = cause(vfio_ioctls::VfioError::GroupSetContainer);
+        assert_eq!(error.raw_os_error(), None);
+        assert!(error.to_string().contains("container"), "{error}");
+    }
 }

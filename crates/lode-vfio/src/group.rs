@@ -1,98 +1,103 @@
-//! From a PCI address to an open device: container, group, function.
+//! Opening a function through its group: a container, the group in it, the function of the group.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use vfio_bindings::bindings::vfio::{
-    VFIO_API_VERSION, VFIO_GROUP_FLAGS_VIABLE, VFIO_TYPE1v2_IOMMU,
-};
+use vfio_ioctls::VfioContainer;
+use vfio_ioctls::VfioError as CrateError;
 
 use crate::address::PciAddress;
-use crate::error::VfioError;
+use crate::device::OpenDevice;
+use crate::error::{VfioError, cause};
+use crate::nodes::{CONTAINER, group_node};
+use crate::space::{AddressSpace, Kind};
 use crate::syscall;
-use crate::sysfs::{PciFunction, Sysfs};
+use crate::sysfs::{PciFunction, Sysfs, device_directory};
 
-/// A function taken through VFIO, in an I/O address space of its own.
-#[derive(Debug)]
-pub(crate) struct OpenDevice {
-    /// The function; closed first.
-    pub(crate) device: File,
-    /// Holds the group: nobody else can open it meanwhile.
-    _group: File,
-    /// The I/O address space.
-    pub(crate) container: OwnedFd,
-}
-
-impl OpenDevice {
-    /// Takes `address`. Enters the kernel; the function is reset on the way.
-    ///
-    /// # Errors
-    /// What is missing, as exactly as the kernel lets it be told.
-    pub(crate) fn open(address: PciAddress, sysfs: &Sysfs) -> Result<Self, VfioError> {
-        let function = sysfs.function(address)?;
-        let group_number = function.group.ok_or(VfioError::NoIommu { address })?;
-        if function.driver.as_deref() != Some(VFIO_DRIVER) {
-            return Err(VfioError::NotBound {
-                address,
-                driver: function.driver,
-            });
-        }
-        let container = open_container()?;
-        let group = open_node(&Path::new(NODES).join(group_number.to_string()))?;
-        check_viable(&group, group_number, &function, sysfs)?;
-        syscall::set_container(group.as_fd(), container.as_fd()).map_err(|source| {
-            VfioError::System {
-                operation: "putting the group into a container",
-                source,
-            }
-        })?;
-        syscall::set_iommu(container.as_fd(), VFIO_TYPE1v2_IOMMU).map_err(|source| {
-            VfioError::IommuRefused {
-                group: group_number,
-                source,
-            }
-        })?;
-        let device = syscall::device(group.as_fd(), &address.to_string()).map_err(|source| {
-            VfioError::System {
-                operation: "opening the function",
-                source,
-            }
-        })?;
-        Ok(Self {
-            device: device.into(),
-            _group: group,
-            container: container.into(),
-        })
+/// Opens `function`, which is bound to VFIO, through `group`.
+///
+/// # Errors
+/// What is missing, as exactly as the kernel lets it be told.
+pub(crate) fn open(
+    function: &PciFunction,
+    group: u32,
+    sysfs: &Sysfs,
+) -> Result<OpenDevice, VfioError> {
+    let container = VfioContainer::new(None).map_err(no_container)?;
+    let space = AddressSpace::new(Kind::Container(container));
+    let path = sysfs.path(&device_directory(function.address));
+    match OpenDevice::attach(&path, space, group_node(group)) {
+        Err(CrateError::GroupViable) => Err(VfioError::NotViable {
+            group,
+            siblings: spoiling(function, sysfs)?,
+        }),
+        Err(error) => Err(refused(function.address, group, error)),
+        Ok(open) => Ok(open),
     }
 }
 
-fn open_container() -> Result<File, VfioError> {
-    let container = open_node(&Path::new(NODES).join("vfio"))?;
+/// Why there is no container.
+fn no_container(error: CrateError) -> VfioError {
+    match error {
+        CrateError::OpenContainer(source) => node_error(PathBuf::from(CONTAINER), source),
+        // The version has been 0 since the beginning; what differs is whether the type is there.
+        _ => VfioError::System {
+            operation: "using VFIO's type 1 IOMMU (is vfio_iommu_type1 loaded?)",
+            source: io::ErrorKind::Unsupported.into(),
+        },
+    }
+}
+
+/// Why the function of the group could not be had.
+fn refused(address: PciAddress, group: u32, error: CrateError) -> VfioError {
+    let node = group_node(group);
     let told = |operation, source| VfioError::System { operation, source };
-    let version = syscall::api_version(container.as_fd())
-        .map_err(|source| told("asking VFIO for its version", source))?;
-    let has_type = syscall::has_extension(container.as_fd(), VFIO_TYPE1v2_IOMMU)
-        .map_err(|source| told("asking VFIO for its IOMMU types", source))?;
-    if version != VFIO_API_VERSION || !has_type {
-        return Err(told(
-            "using VFIO's type 1 IOMMU (is vfio_iommu_type1 loaded?)",
-            io::ErrorKind::Unsupported.into(),
-        ));
+    match error {
+        CrateError::OpenGroup(source, _) => node_error(node, source),
+        // The crate drops the reason of these two.
+        CrateError::GetGroupStatus => told("asking for the group's state", said_again(&node)),
+        CrateError::GroupSetContainer => {
+            told("putting the group into a container", said_again(&node))
+        }
+        CrateError::ContainerSetIOMMU(_) => VfioError::IommuRefused {
+            group,
+            source: cause(error),
+        },
+        CrateError::VfioDeviceGetInfo(_) => told("asking what the function is", cause(error)),
+        CrateError::VfioDeviceGetInfoOther | CrateError::VfioDeviceGetInfoPCI => {
+            VfioError::NoRegisters {
+                address,
+                reason: "it is no PCI function with message-signalled interrupts",
+            }
+        }
+        // The crate reads the function's group once more; it was there a moment ago.
+        CrateError::InvalidPath => VfioError::NoIommu { address },
+        _ => told("opening the function", cause(error)),
     }
-    Ok(container)
 }
 
-fn open_node(path: &Path) -> Result<File, VfioError> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|source| node_error(path.to_owned(), source))
+/// What the kernel says to a step whose answer was dropped: the same steps once more, on
+/// descriptors that are closed again.
+fn said_again(node: &Path) -> io::Error {
+    let again = || {
+        let group = open_node(node)?;
+        syscall::group_flags(group.as_fd())?;
+        let container = open_node(Path::new(CONTAINER))?;
+        syscall::set_container(group.as_fd(), container.as_fd())
+    };
+    again()
+        .err()
+        .unwrap_or_else(|| io::Error::other("the kernel refused once, and then did not"))
 }
 
-fn node_error(path: PathBuf, source: io::Error) -> VfioError {
+fn open_node(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Why a device node could not be opened.
+pub(crate) fn node_error(path: PathBuf, source: io::Error) -> VfioError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV) => VfioError::NoVfio { path },
         Some(libc::EACCES | libc::EPERM) => VfioError::NoPermission { path },
@@ -105,33 +110,15 @@ fn node_error(path: PathBuf, source: io::Error) -> VfioError {
     }
 }
 
-fn check_viable(
-    group: &File,
-    number: u32,
-    function: &PciFunction,
-    sysfs: &Sysfs,
-) -> Result<(), VfioError> {
-    let flags = syscall::group_flags(group.as_fd()).map_err(|source| VfioError::System {
-        operation: "asking for the group's state",
-        source,
-    })?;
-    if flags & VFIO_GROUP_FLAGS_VIABLE != 0 {
-        return Ok(());
-    }
-    Err(VfioError::NotViable {
-        group: number,
-        siblings: sysfs
-            .siblings(function)?
-            .iter()
-            .filter(|sibling| sibling.spoils_group())
-            .map(PciFunction::with_driver)
-            .collect(),
-    })
+/// The functions that keep `function`'s group from user space, with their drivers.
+pub(crate) fn spoiling(function: &PciFunction, sysfs: &Sysfs) -> Result<Vec<String>, VfioError> {
+    Ok(sysfs
+        .siblings(function)?
+        .iter()
+        .filter(|sibling| sibling.spoils_group())
+        .map(PciFunction::with_driver)
+        .collect())
 }
-
-/// The driver that hands a function to user space.
-pub(crate) const VFIO_DRIVER: &str = "vfio-pci";
-const NODES: &str = "/dev/vfio";
 
 #[cfg(test)]
 mod tests {
@@ -145,5 +132,55 @@ mod tests {
         assert!(matches!(of(libc::EACCES), VfioError::NoPermission { .. }));
         assert!(matches!(of(libc::EBUSY), VfioError::Busy { .. }));
         assert!(matches!(of(libc::EIO), VfioError::File { .. }));
+    }
+
+    #[test]
+    fn each_refusal_of_the_crate_says_what_is_missing() {
+        use vmm_sys_util::errno;
+        let address = "0000:01:00.0".parse().expect("an address");
+        let of = |error| refused(address, 4_000_000_000, error);
+        let denied = || errno::Error::new(libc::EPERM);
+        assert!(matches!(
+            of(CrateError::OpenGroup(io::Error::from_raw_os_error(libc::EBUSY), String::new())),
+            VfioError::Busy { path } if path == Path::new("/dev/vfio/4000000000")
+        ));
+        assert!(matches!(
+            of(CrateError::ContainerSetIOMMU(denied())),
+            VfioError::IommuRefused { source, .. } if source.raw_os_error() == Some(libc::EPERM)
+        ));
+        assert!(matches!(
+            of(CrateError::GroupGetDeviceFD(denied())),
+            VfioError::System { operation: "opening the function", source }
+                if source.raw_os_error() == Some(libc::EPERM)
+        ));
+        assert!(matches!(
+            of(CrateError::VfioDeviceGetInfoOther),
+            VfioError::NoRegisters { .. }
+        ));
+    }
+
+    #[test]
+    fn a_reason_that_the_crate_drops_is_asked_for_again() {
+        let address = "0000:01:00.0".parse().expect("an address");
+        // There is no such group: the kernel's word is that of the second attempt.
+        for error in [CrateError::GetGroupStatus, CrateError::GroupSetContainer] {
+            let refused = refused(address, 4_000_000_000, error);
+            assert!(
+                matches!(&refused, VfioError::System { source, .. }
+                    if source.raw_os_error() == Some(libc::ENOENT)),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_container_without_the_type_is_told_the_module() {
+        let error = no_container(CrateError::VfioExtension);
+        assert!(error.to_string().contains("vfio_iommu_type1"), "{error}");
+        let missing = io::Error::from_raw_os_error(libc::ENOENT);
+        assert!(matches!(
+            no_container(CrateError::OpenContainer(missing)),
+            VfioError::NoVfio { path } if path == Path::new("/dev/vfio/vfio")
+        ));
     }
 }

@@ -2,14 +2,17 @@
 //! to have the function back.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lode_bus::BusError;
 use rustix::event::{EventfdFlags, eventfd};
 use vfio_bindings::bindings::vfio::{VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX};
+use vfio_ioctls::VfioDevice;
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
+use crate::error::cause;
 use crate::syscall;
 
 /// The MSI-X vectors of a function. The kernel allocates them all at the first use.
@@ -123,10 +126,10 @@ impl Vectors {
     }
 
     /// Switches all of them off.
-    pub(crate) fn disable(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn disable(&self, device: &VfioDevice) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_allocated {
-            syscall::disable_interrupts(device, VFIO_PCI_MSIX_IRQ_INDEX)?;
+            device.disable_msix().map_err(cause)?;
             *state = State::default();
         }
         Ok(())
@@ -146,12 +149,14 @@ impl RemovalRequest {
     ///
     /// # Errors
     /// When the kernel cannot tell (before Linux 4.0) or has no descriptor left.
-    pub(crate) fn watch(device: BorrowedFd<'_>) -> io::Result<Self> {
-        let signal = new_signal()?;
-        let signals = [signal.as_raw_fd()];
-        syscall::route_interrupts(device, VFIO_PCI_REQ_IRQ_INDEX, 0, &signals)?;
+    pub(crate) fn watch(device: &VfioDevice) -> io::Result<Self> {
+        let signal = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
+        device
+            .enable_irq(VFIO_PCI_REQ_IRQ_INDEX, vec![&signal])
+            .map_err(cause)?;
         Ok(Self {
-            signal,
+            // SAFETY: the descriptor is open and was just given up by its only owner.
+            signal: unsafe { OwnedFd::from_raw_fd(signal.into_raw_fd()) },
             was_seen: AtomicBool::new(false),
         })
     }

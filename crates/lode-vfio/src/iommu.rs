@@ -22,24 +22,6 @@ pub(crate) struct IommuReach {
 }
 
 impl IommuReach {
-    /// Asks the kernel. Enters it at most twice.
-    ///
-    /// # Errors
-    /// When the container has no IOMMU yet, or tells more than is plausible.
-    pub(crate) fn ask(container: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut buffer = vec![0_u32; FIRST_WORDS];
-        syscall::iommu_info(container, &mut buffer)?;
-        let told = words_of(buffer[0]);
-        if told > WORDS_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        if told > buffer.len() {
-            buffer = vec![0; told];
-            syscall::iommu_info(container, &mut buffer)?;
-        }
-        Ok(Self::parse(&buffer))
-    }
-
     /// Reads the structure with the capabilities behind it. What does not fit is left out.
     fn parse(words: &[u32]) -> Self {
         let flags = word(words, FLAGS).unwrap_or(0);
@@ -91,6 +73,24 @@ impl IommuReach {
                 .iter()
                 .any(|range| range.contains(&iova) && range.contains(&last))
     }
+}
+
+/// Asks the kernel what the IOMMU of a container can translate. Enters it at most twice.
+///
+/// # Errors
+/// When the container has no IOMMU yet, or tells more than is plausible.
+pub(crate) fn reach(container: BorrowedFd<'_>) -> io::Result<IommuReach> {
+    let mut buffer = vec![0_u32; FIRST_WORDS];
+    syscall::iommu_info(container, &mut buffer)?;
+    let told = words_of(buffer[0]);
+    if told > WORDS_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    if told > buffer.len() {
+        buffer = vec![0; told];
+        syscall::iommu_info(container, &mut buffer)?;
+    }
+    Ok(IommuReach::parse(&buffer))
 }
 
 fn ranges(words: &[u32], at: usize) -> Vec<RangeInclusive<u64>> {

@@ -19,11 +19,16 @@
 
 mod address;
 mod bus;
+#[cfg(feature = "iommufd")]
+mod cdev;
+mod device;
 mod dma;
 mod error;
 mod group;
 mod interrupts;
 mod iommu;
+mod nodes;
+mod space;
 mod syscall;
 
 pub mod doctor;

@@ -17,7 +17,6 @@ pub use binding::{Consent, Patience};
 
 use crate::address::PciAddress;
 use crate::error::VfioError;
-use crate::group::VFIO_DRIVER;
 
 /// Where `sys`, `proc` and `dev` are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +156,11 @@ impl Sysfs {
         self.root.join(relative)
     }
 
+    /// An absolute path of the machine below the root.
+    pub(crate) fn below(&self, absolute: &Path) -> PathBuf {
+        self.path(absolute.strip_prefix("/").unwrap_or(absolute))
+    }
+
     /// The names in a directory; none when it does not exist.
     pub(crate) fn names(&self, relative: &Path) -> Result<Vec<String>, VfioError> {
         let path = self.path(relative);
@@ -220,6 +224,8 @@ fn narrow(number: u32) -> u16 {
     u16::try_from(number & 0xFFFF).expect("16 bits were kept")
 }
 
+/// The driver that hands a function to user space.
+pub(crate) const VFIO_DRIVER: &str = "vfio-pci";
 const DEVICES: &str = "sys/bus/pci/devices";
 const GROUPS: &str = "sys/kernel/iommu_groups";
 const NVME_CLASS: u32 = 0x0108;

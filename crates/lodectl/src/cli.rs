@@ -71,7 +71,7 @@ pub(crate) enum Command {
 pub(crate) struct DoctorArguments {
     /// The controllers in question (0000:01:00.0); all when none is named
     pub(crate) controllers: Vec<PciAddress>,
-    /// How much memory the daemon has to lock for its devices
+    /// How much memory the daemon locks for each controller
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     pub(crate) memory: Size,
 }

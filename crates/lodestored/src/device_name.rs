@@ -79,9 +79,11 @@ impl DeviceSpec {
             Self::Emulated(spec) => EmulatedController::open(spec)
                 .map(|controller| AnyBus::Emulated(Box::new(controller)))
                 .map_err(|error| emulator_refused(name, &error)),
-            Self::Vfio { address, .. } => VfioBus::open(*address)
-                .map(|bus| AnyBus::Vfio(Box::new(bus)))
-                .map_err(|error| vfio_refused(name, &error)),
+            Self::Vfio { address, .. } => {
+                let bus = VfioBus::open(*address).map_err(|error| vfio_refused(name, &error))?;
+                tracing::info!(device = name, node = %bus.node().display(), "taken from VFIO");
+                Ok(AnyBus::Vfio(Box::new(bus)))
+            }
         }
     }
 

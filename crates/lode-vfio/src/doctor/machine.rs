@@ -10,7 +10,7 @@ pub(super) fn checks(examination: &Examination) -> Result<Vec<Check>, VfioError>
     let sysfs = &examination.sysfs;
     let iommu = iommu(sysfs)?;
     let has_iommu = iommu.status == Status::Good;
-    let mut checks = vec![iommu, vfio(sysfs)];
+    let mut checks = vec![iommu, vfio(sysfs)?];
     if has_iommu {
         checks.push(remapping(sysfs)?);
     }
@@ -40,24 +40,36 @@ fn iommu(sysfs: &Sysfs) -> Result<Check, VfioError> {
     ))
 }
 
-fn vfio(sysfs: &Sysfs) -> Check {
+fn vfio(sysfs: &Sysfs) -> Result<Check, VfioError> {
+    let name = "vfio";
     let has = |path: &str| sysfs.path(Path::new(path)).exists();
     let has_node = has("dev/vfio/vfio");
-    let has_driver = has("sys/bus/pci/drivers/vfio-pci");
-    if has_node && has_driver {
-        return Check::good("vfio", "vfio-pci is loaded");
+    if has_node && has("sys/bus/pci/drivers/vfio-pci") {
+        return Ok(Check::good(name, "vfio-pci is loaded"));
+    }
+    let release = sysfs.text(Path::new("proc/sys/kernel/osrelease"))?;
+    let release = release.unwrap_or_default();
+    let release = release.trim();
+    let modules = sysfs.text(&Path::new("lib/modules").join(release).join("modules.dep"))?;
+    if !modules.is_some_and(|modules| modules.contains("/vfio-pci.ko")) {
+        return Ok(Check::bad(
+            name,
+            Status::Missing,
+            format!("this kernel ({release}) has no VFIO, nor a module of it"),
+            "boot a kernel with CONFIG_VFIO_PCI, which distributions ship in their general ones",
+        ));
     }
     let missing = if has_node {
         "the driver vfio-pci is not loaded"
     } else {
-        "/dev/vfio/vfio does not exist: VFIO is not loaded, or this kernel has none"
+        "/dev/vfio/vfio does not exist: VFIO is not loaded"
     };
-    Check::bad(
-        "vfio",
+    Ok(Check::bad(
+        name,
         Status::Missing,
         missing,
-        "modprobe vfio-pci (keep it with: echo vfio-pci > /etc/modules-load.d/vfio.conf)",
-    )
+        "modprobe vfio-pci (as root; keep it with: echo vfio-pci > /etc/modules-load.d/vfio.conf)",
+    ))
 }
 
 /// Without remapping a device could forge interrupts; VFIO then refuses unless told otherwise.
@@ -146,10 +158,27 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_driver_and_a_missing_vfio_are_told_apart() {
+    fn a_missing_driver_a_missing_vfio_and_a_kernel_without_are_told_apart() {
         let tree = with_iommu();
+        tree.file("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n");
         let checks = checked(&tree);
-        assert!(find(&checks, "vfio").finding.contains("/dev/vfio/vfio"));
+        let check = find(&checks, "vfio");
+        assert!(check.finding.contains("6.1.0-9-amd64"), "{check:?}");
+        let modprobe = |check: &Check| {
+            check
+                .remedy
+                .as_ref()
+                .is_some_and(|remedy| remedy.contains("modprobe"))
+        };
+        assert!(!modprobe(check), "{check:?}");
+        tree.file(
+            "lib/modules/6.1.0-9-amd64/modules.dep",
+            "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz\n",
+        );
+        let checks = checked(&tree);
+        let check = find(&checks, "vfio");
+        assert!(check.finding.contains("/dev/vfio/vfio"), "{check:?}");
+        assert!(modprobe(check), "{check:?}");
         tree.file("dev/vfio/vfio", "");
         let checks = checked(&tree);
         assert!(find(&checks, "vfio").finding.contains("vfio-pci"));

@@ -7,41 +7,52 @@ use crate::error::VfioError;
 use crate::sysfs::Sysfs;
 
 pub(super) fn checks(examination: &Examination) -> Result<Vec<Check>, VfioError> {
-    let mut checks = vec![memory_lock(examination)];
+    let mut checks = vec![memory_lock(examination, controllers_in_use(examination)?)];
     checks.extend(huge_pages(examination)?);
     Ok(checks)
 }
 
-fn memory_lock(examination: &Examination) -> Check {
+/// How many controllers the daemon has in mind: those asked about, or those that are bound.
+fn controllers_in_use(examination: &Examination) -> Result<usize, VfioError> {
+    if !examination.controllers.is_empty() {
+        return Ok(examination.controllers.len());
+    }
+    let functions = examination.sysfs.nvme_functions()?;
+    let bound = functions
+        .iter()
+        .filter(|function| function.is_bound_to_vfio());
+    Ok(bound.count().max(1))
+}
+
+/// Each controller has an address space of its own, in which the same memory counts again.
+fn memory_lock(examination: &Examination, controllers: usize) -> Check {
     let name = "memory-lock";
-    let needed = examination.needed_locked_bytes;
+    let each = examination.needed_locked_bytes;
+    let needed = each.saturating_mul(controllers as u64);
     // Root has the capability to lock any amount.
     let limit = examination
         .caller
         .memory_lock_limit_bytes
         .filter(|_| !examination.caller.is_root());
+    let finding = |limit| {
+        let (limit, needed) = (mebibytes(limit), mebibytes(needed));
+        let share = match controllers {
+            0 | 1 => String::new(),
+            count => format!(" ({} for each of {count} controllers)", mebibytes(each)),
+        };
+        format!("{limit} of memory may be locked, {needed} are needed{share}")
+    };
     match limit {
         Some(limit) if limit < needed => Check::bad(
             name,
             Status::Missing,
-            format!(
-                "{} of memory may be locked, {} are needed",
-                mebibytes(limit),
-                mebibytes(needed)
-            ),
+            finding(limit),
             format!(
                 "ulimit -l {} (as root), or LimitMEMLOCK={needed} in the systemd unit",
                 needed.div_ceil(1024)
             ),
         ),
-        Some(limit) => Check::good(
-            name,
-            format!(
-                "{} of memory may be locked, {} are needed",
-                mebibytes(limit),
-                mebibytes(needed)
-            ),
-        ),
+        Some(limit) => Check::good(name, finding(limit)),
         None => Check::good(name, "any amount of memory may be locked"),
     }
 }
@@ -80,7 +91,7 @@ fn huge_pages_of(sysfs: &Sysfs, node: u32, wanted: u64) -> Result<Check, VfioErr
         Status::Advice,
         format!("{finding}; ordinary pages are used for the rest"),
         format!(
-            "echo {} > /{directory}/nr_hugepages",
+            "echo {} > /{directory}/nr_hugepages (as root)",
             reserved.saturating_add(missing)
         ),
     ))
@@ -103,7 +114,7 @@ mod tests {
     fn too_low_a_limit_tells_how_much_is_needed() {
         let tree = FakeTree::new();
         let mut examination = examination(&tree);
-        let check = memory_lock(&examination);
+        let check = memory_lock(&examination, 1);
         assert_eq!(check.status, Status::Missing);
         assert_eq!(
             check.finding,
@@ -112,7 +123,35 @@ mod tests {
         let remedy = check.remedy.expect("a remedy");
         assert!(remedy.contains("ulimit -l 65536"), "{remedy}");
         examination.caller.memory_lock_limit_bytes = Some(64 << 20);
-        assert_eq!(memory_lock(&examination).status, Status::Good);
+        assert_eq!(memory_lock(&examination, 1).status, Status::Good);
+    }
+
+    #[test]
+    fn each_controller_needs_its_share_of_locked_memory() {
+        let tree = FakeTree::new();
+        let address = |text: &str| text.parse().expect("an address");
+        let mut examination = examination(&tree);
+        examination.controllers = vec![address("0000:01:00.0"), address("0000:02:00.0")];
+        let checks = checks(&examination).expect("checks");
+        let check = find(&checks, "memory-lock");
+        assert_eq!(
+            check.finding,
+            "8 MiB of memory may be locked, 128 MiB are needed (64 MiB for each of 2 controllers)"
+        );
+        let remedy = check.remedy.as_ref().expect("a remedy");
+        assert!(remedy.contains("ulimit -l 131072"), "{remedy}");
+
+        examination.controllers.clear();
+        for (bus, driver) in [("01", "vfio-pci"), ("02", "vfio-pci"), ("03", "nvme")] {
+            tree.function(
+                &format!("0000:{bus}:00.0"),
+                "0x010802",
+                Some(driver),
+                Some(7),
+            );
+        }
+        let bound = super::checks(&examination).expect("checks");
+        assert_eq!(find(&bound, "memory-lock"), check);
     }
 
     #[test]
@@ -120,10 +159,10 @@ mod tests {
         let tree = FakeTree::new();
         let mut examination = examination(&tree);
         examination.caller.user = 0;
-        assert_eq!(memory_lock(&examination).status, Status::Good);
+        assert_eq!(memory_lock(&examination, 1).status, Status::Good);
         examination.caller.user = 1000;
         examination.caller.memory_lock_limit_bytes = None;
-        assert_eq!(memory_lock(&examination).status, Status::Good);
+        assert_eq!(memory_lock(&examination, 1).status, Status::Good);
     }
 
     #[test]

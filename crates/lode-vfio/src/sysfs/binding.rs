@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::address::PciAddress;
 use crate::error::VfioError;
-use crate::group::VFIO_DRIVER;
+use crate::sysfs::VFIO_DRIVER;
 use crate::sysfs::{PciFunction, Sysfs, device_directory};
 
 /// Whether a device that is in use may be taken nevertheless.
