@@ -22,6 +22,7 @@ mod tools;
 mod vm;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -50,6 +51,10 @@ enum Task {
     VmTest {
         /// Guests or scenarios to run.
         names: Vec<String>,
+        /// Boot this kernel (an ELF image with everything built in) instead of Debian's, and
+        /// build with iommufd.
+        #[arg(long, value_name = "PATH")]
+        kernel: Option<PathBuf>,
     },
     /// Play seeds of the deterministic simulation: a range, or a single one again.
     Sim {
@@ -84,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Test => test::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::Demo => demo::run(&workspace),
-        Task::VmTest { names } => vm::run(&workspace, names),
+        Task::VmTest { names, kernel } => vm::run(&workspace, names, kernel.as_deref()),
         Task::Sim { seeds } => sim::run(&workspace, seeds),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }

@@ -3,8 +3,8 @@
 //! scenario's name it runs that.
 //!
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
-//! controller behind VFIO; [`service`], the daemon; [`kernel`], the kernel's own driver and its
-//! log; [`watch`], what a scenario hangs in; [`scenarios`].
+//! controller behind VFIO; [`service`], the daemon; [`user`], one without privileges; [`kernel`],
+//! the kernel's own driver and its log; [`watch`], what a scenario hangs in; [`scenarios`].
 //! Started by `cargo xtask vm-test`; of no use outside a guest, and says so.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod pattern;
 mod rig;
 mod scenarios;
 mod service;
+mod user;
 mod watch;
 
 use std::process::ExitCode;

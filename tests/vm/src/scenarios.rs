@@ -7,6 +7,7 @@
 mod bring_up;
 mod daemon;
 mod data;
+mod device_node;
 mod errors;
 mod events;
 mod groundwork;
@@ -15,6 +16,7 @@ mod isolation;
 mod lifecycle;
 mod raw_proof;
 mod removal;
+mod user_daemon;
 
 use anyhow::{Context, Result, bail};
 use lode_vfio::PciAddress;
@@ -48,6 +50,8 @@ const SCENARIOS: &[Scenario] = &[
     ("smart-warning", events::smart_warning),
     ("daemon", daemon::daemon),
     ("daemon-removal", daemon::removal),
+    ("unprivileged-daemon", user_daemon::unprivileged_daemon),
+    ("device-node", device_node::device_node),
 ];
 
 /// Code that a scenario starts in a process of its own.

@@ -19,15 +19,21 @@ impl Daemon {
 
     /// Starts it without a pool and waits until it serves.
     pub(crate) fn start() -> Result<Self> {
-        // Nobody has brought the loopback interface up; its address can be bound all the same.
-        fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1")?;
         fs::write("/tmp/lodestored.toml", CONFIGURATION)?;
-        if fs::exists(READY)? {
-            fs::remove_file(READY)?;
+        let mut command = Command::new("/bin/lodestored");
+        command.args(["--config", "/tmp/lodestored.toml", "--ready-file", READY]);
+        Self::serve(&mut command, READY)
+    }
+
+    /// Starts the daemon that `command` stands for and waits until it has made the file `ready`.
+    pub(crate) fn serve(command: &mut Command, ready: &str) -> Result<Self> {
+        // The loopback interface is still down; its address can be bound all the same.
+        fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1")?;
+        if fs::exists(ready)? {
+            fs::remove_file(ready)?;
         }
         let log = File::create(LOG)?;
-        let process = Command::new("/bin/lodestored")
-            .args(["--config", "/tmp/lodestored.toml", "--ready-file", READY])
+        let process = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -35,7 +41,7 @@ impl Daemon {
             .context("starting the daemon")?;
         let mut daemon = Self { process };
         for _ in 0..WAIT_STEPS {
-            if fs::exists(READY)? {
+            if fs::exists(ready)? {
                 return Ok(daemon);
             }
             if let Some(status) = daemon.process.try_wait()? {
@@ -44,6 +50,11 @@ impl Daemon {
             kernel::pause();
         }
         bail!("the daemon does not serve: {}", last_words())
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Sends it a signal and waits for its end.

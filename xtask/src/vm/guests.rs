@@ -100,6 +100,9 @@ impl Disk {
 /// A block of 512 bytes.
 const BAD_BLOCK: u64 = 1024;
 
+/// The guest that needs a kernel with VFIO's device nodes and iommufd.
+pub(super) const IOMMUFD: &str = "iommufd";
+
 pub(super) const GUESTS: &[Guest] = &[
     Guest {
         name: "controllers",
@@ -189,7 +192,19 @@ pub(super) const GUESTS: &[Guest] = &[
              physical_block_size=4096",
         ],
         kernel: "",
-        scenarios: &["daemon", "daemon-removal", "no-stray-dma"],
+        scenarios: &[
+            "daemon",
+            "daemon-removal",
+            "unprivileged-daemon",
+            "no-stray-dma",
+        ],
+    },
+    Guest {
+        name: IOMMUFD,
+        disks: &[Disk::new("noded", 64)],
+        devices: &["nvme,id=noded,serial=noded,addr=0x14,max_ioqpairs=8,drive=noded"],
+        kernel: "",
+        scenarios: &["device-node", "no-stray-dma"],
     },
 ];
 

@@ -1,4 +1,4 @@
-//! What a guest is made of: QEMU and a kernel, both from Debian.
+//! What a guest is made of: QEMU and a kernel, both from Debian unless a kernel is given.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,18 @@ pub(super) struct Kit {
     pub(super) qemu: PathBuf,
     /// The kernel as an ELF image.
     pub(super) kernel: PathBuf,
-    /// The directory of the kernel's modules (`lib/modules/VERSION`).
-    pub(super) modules: PathBuf,
+    /// The directory of the kernel's modules (`lib/modules/VERSION`); `None` for a kernel that has
+    /// everything built in.
+    pub(super) modules: Option<PathBuf>,
 }
 
 impl Kit {
-    /// Finds or fetches everything; what is fetched stays in `directory`. Blocks; uses the
-    /// network the first time.
+    /// Finds or fetches everything but a `kernel` that is given; what is fetched stays in
+    /// `directory`. Blocks; uses the network the first time.
     ///
     /// # Errors
     /// When a piece cannot be had: no Debian, no network, no rights to install.
-    pub(super) fn prepare(directory: &Path) -> Result<Self> {
+    pub(super) fn prepare(directory: &Path, kernel: Option<&Path>) -> Result<Self> {
         ensure!(cfg!(target_arch = "x86_64"), "guests are x86-64");
         fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
         // mke2fs among them.
@@ -36,22 +37,31 @@ impl Kit {
             Some(qemu) => qemu,
             None => install_qemu(directory)?,
         };
-        let unpacked = directory.join("kernel");
-        let version = match kernel_version(&unpacked) {
-            Some(version) => version,
-            None => fetch_kernel(directory, &unpacked)?,
+        let (kernel, modules) = match kernel {
+            Some(kernel) => (kernel.to_owned(), None),
+            None => debian_kernel(directory)?,
         };
-        let kernel = directory.join(format!("vmlinux-{version}"));
-        if !kernel.is_file() {
-            let packed = unpacked.join("boot").join(format!("vmlinuz-{version}"));
-            kernel_image::extract(&packed, &kernel)?;
-        }
         Ok(Self {
             qemu,
             kernel,
-            modules: unpacked.join("lib/modules").join(version),
+            modules,
         })
     }
+}
+
+/// Debian's kernel as an ELF image, and its modules.
+fn debian_kernel(directory: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+    let unpacked = directory.join("kernel");
+    let version = match kernel_version(&unpacked) {
+        Some(version) => version,
+        None => fetch_kernel(directory, &unpacked)?,
+    };
+    let kernel = directory.join(format!("vmlinux-{version}"));
+    if !kernel.is_file() {
+        let packed = unpacked.join("boot").join(format!("vmlinuz-{version}"));
+        kernel_image::extract(&packed, &kernel)?;
+    }
+    Ok((kernel, Some(unpacked.join("lib/modules").join(version))))
 }
 
 /// Installs QEMU from the machine's own suite, or from its backports: where other QEMU packages

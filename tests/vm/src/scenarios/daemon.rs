@@ -80,12 +80,12 @@ pub(super) fn removal() -> Result<String> {
 }
 
 /// The controller of the daemon's guest.
-fn address() -> Result<PciAddress> {
+pub(super) fn address() -> Result<PciAddress> {
     "0000:00:13.0".parse().context("an address")
 }
 
 /// Its second namespace, as the configuration names it.
-fn device(address: PciAddress) -> String {
+pub(super) fn device(address: PciAddress) -> String {
     format!("vfio:{address}?namespace=2")
 }
 

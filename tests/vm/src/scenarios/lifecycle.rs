@@ -1,14 +1,13 @@
 //! Starting, stopping, dying, and doing without privilege.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileExt, chown};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use lode_bus::{Bus, IovaSpace, PagePreference};
 use lode_nvme::{ControllerOptions, QueueOptions};
-use lode_vfio::sysfs::Sysfs;
 use lode_vfio::{PciAddress, VfioBus, VfioError};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -16,6 +15,7 @@ use super::{plain, shadow};
 use crate::kernel;
 use crate::pattern;
 use crate::rig::{Rig, bind};
+use crate::user::{USER, give_nodes};
 
 /// A hundred times: our driver writes, the kernel's driver reads that and writes, ours reads.
 pub(super) fn start_stop() -> Result<String> {
@@ -92,27 +92,21 @@ pub(super) fn write_for_ever() -> Result<String> {
     bail!("nobody killed it")
 }
 
-/// The driver as an unprivileged user who owns the group's node; and what that user is told when
+/// The driver as an unprivileged user who owns the device nodes; and what that user is told when
 /// too little memory may be locked.
 pub(super) fn unprivileged() -> Result<String> {
     let address = plain()?;
     bind(address)?;
-    let group = Sysfs::of_this_machine()
-        .function(address)?
-        .group
-        .context("a group")?;
-    let node = format!("/dev/vfio/{group}");
     let refused = as_user("read-as-user")?;
     ensure!(
         refused.contains("no permission"),
-        "before the node was given: {refused}"
+        "before the nodes were given: {refused}"
     );
-    chown(&node, Some(USER), Some(USER))?;
+    let _nodes = give_nodes(address)?;
     let worked = as_user("read-as-user")?;
-    ensure!(worked.contains("done"), "with the node: {worked}");
+    ensure!(worked.contains("done"), "with the nodes: {worked}");
     let locked = as_user("lock-too-much")?;
     ensure!(locked.contains("done"), "with little memory: {locked}");
-    chown(&node, Some(0), Some(0))?;
     Ok(locked.replace("done ", "").trim().to_owned())
 }
 
@@ -196,4 +190,3 @@ const KILLS: usize = 5;
 const LINES_BEFORE_KILL: usize = 20;
 /// More writes than one process makes before it is killed.
 const WRITES_AHEAD_MAX: u64 = 100_000;
-const USER: u32 = 1000;
