@@ -81,7 +81,8 @@ fn submitted<D: BlockDevice>(
         }
         Err(NotSubmitted::Full) => {
             core.stats.queue_full_waits.increment();
-            lane.waiters.push_back(core.queued(index));
+            let index = core.queued(index);
+            lane.park(index, core.ops.get(index));
             Submitted::Parked
         }
         Err(NotSubmitted::Failed(error)) => {

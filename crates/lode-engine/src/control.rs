@@ -3,7 +3,7 @@
 use lode_block::Geometry;
 use lode_extent::{
     Counters, ExtentError, LogicalBlock, PieceKind, PoolState, RequestId, Usage, VolumeInfo,
-    VolumeSpec,
+    VolumeLimits, VolumeSpec,
 };
 
 use uuid::Uuid;
@@ -40,6 +40,14 @@ pub enum ControlRequest {
         /// Whether data beyond the new size may be lost.
         shrink: Shrink,
     },
+    /// Change how much a volume may do. Answered by [`ControlReply::Volume`] once it is durable;
+    /// in force a little before.
+    LimitVolume {
+        /// Which.
+        volume: VolumeName,
+        /// What is to change.
+        change: LimitChange,
+    },
     /// Delete a volume. Requests under way end first. Answered by [`ControlReply::Done`] once it
     /// is durable.
     DeleteVolume {
@@ -75,6 +83,31 @@ pub(crate) enum Asker {
     Client(Token),
     /// The caller of another core, by that core's token.
     Peer(PeerIndex, Token),
+}
+
+/// A change of a volume's limits: what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitChange {
+    /// The most operations in a second; 0: no limit.
+    pub iops_max: Option<u64>,
+    /// The most bytes in a second, read and written together; 0: no limit.
+    pub bandwidth_max_bytes: Option<u64>,
+    /// How much may be saved up, as the time in which it is saved.
+    pub burst_ms: Option<u32>,
+}
+
+impl LimitChange {
+    /// `limits` with this change.
+    #[must_use]
+    pub fn applied_to(&self, limits: VolumeLimits) -> VolumeLimits {
+        VolumeLimits {
+            iops_max: self.iops_max.unwrap_or(limits.iops_max),
+            bandwidth_max_bytes: self
+                .bandwidth_max_bytes
+                .unwrap_or(limits.bandwidth_max_bytes),
+            burst_ms: self.burst_ms.unwrap_or(limits.burst_ms),
+        }
+    }
 }
 
 /// Whether data may be lost when a volume is made smaller.

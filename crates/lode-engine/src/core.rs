@@ -8,7 +8,7 @@ use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{BusError, DmaBuffer, DmaMemory, DmaSpan, IovaSpace, PagePreference};
 use lode_extent::METADATA_IO_BLOCKS_MAX;
 use lode_units::Instant;
-use lode_units::limits::{ALLOCATION_UNIT_BYTES, CORE_REQUESTS_MAX, IO_LENGTH_MAX_BYTES};
+use lode_units::limits::{ALLOCATION_UNIT_BYTES, IO_LENGTH_MAX_BYTES};
 
 use crate::control::{Asker, Completion, ControlError, ControlReply};
 use crate::error::IoError;
@@ -16,12 +16,16 @@ use crate::op::{OpIndex, OpTable};
 use crate::peers::Peers;
 use crate::port::Body;
 use crate::request::{DataCompletion, DataRequest};
+use crate::shard::ShardLimits;
 use crate::stats::ShardStats;
+use crate::waiting::WaitingRoom;
 
 /// The shared part of a shard.
 #[derive(Debug)]
 pub(crate) struct ShardCore {
     pub(crate) ops: OpTable,
+    /// Requests that have no slot yet.
+    pub(crate) room: WaitingRoom,
     /// Requests to be resumed, in order.
     pub(crate) ready: VecDeque<OpIndex>,
     /// Completions not handed out yet.
@@ -37,7 +41,11 @@ pub(crate) struct ShardCore {
 
 impl ShardCore {
     /// Allocates everything that the data path will use.
-    pub(crate) fn new(space: &IovaSpace, preference: PagePreference) -> Result<Self, BusError> {
+    pub(crate) fn new(
+        space: &IovaSpace,
+        preference: PagePreference,
+        limits: ShardLimits,
+    ) -> Result<Self, BusError> {
         let specs = [
             BufferPoolSpec {
                 length_bytes: METADATA_BUFFER_BYTES,
@@ -56,9 +64,10 @@ impl ShardCore {
         let zero_memory = space.allocate(ZERO_BYTES, PagePreference::Ordinary)?;
         let zeros = DmaBuffer::cut(&zero_memory, ZERO_BYTES).pop();
         Ok(Self {
-            ops: OpTable::new(CORE_REQUESTS_MAX),
-            ready: VecDeque::with_capacity(CORE_REQUESTS_MAX),
-            out: Vec::with_capacity(CORE_REQUESTS_MAX),
+            ops: OpTable::new(limits.requests_max, limits.deferrable_max),
+            room: WaitingRoom::new(limits.waiting_max),
+            ready: VecDeque::with_capacity(limits.requests_max),
+            out: Vec::with_capacity(limits.requests_max),
             stats: Arc::new(ShardStats::default()),
             now: Instant::ZERO,
             peers: Peers::default(),
@@ -66,6 +75,23 @@ impl ShardCore {
             zeros: zeros.expect("a memory of that length holds one buffer of that length"),
             zero_memory,
         })
+    }
+
+    /// Whether nobody waits and every kind of request finds a slot.
+    #[inline]
+    pub(crate) const fn is_uncontended(&self) -> bool {
+        self.room.is_empty() && self.ops.admits_any()
+    }
+
+    /// Shows how many requests are where.
+    #[inline]
+    pub(crate) fn show_load(&self) {
+        let stats = &self.stats;
+        stats.requests_in_flight.set(self.ops.in_use() as u64);
+        stats.requests_deferrable.set(self.ops.deferrable() as u64);
+        let waiting = self.room.waiting.len() + self.room.errands.len();
+        stats.requests_waiting.set(waiting as u64);
+        stats.requests_held.set(self.room.held.len() as u64);
     }
 
     /// Every memory that must be mapped for a device before this shard uses it.

@@ -53,6 +53,12 @@ pub enum IoError {
     /// The pool has no space left for the blocks that the write needs.
     #[error("the pool is full")]
     NoSpace,
+    /// As many requests wait for the volume's limit, or for their turn, as may.
+    #[error("{waiting_max} requests of the volume wait for its limit or their turn")]
+    Throttled {
+        /// The most that may wait.
+        waiting_max: usize,
+    },
     /// The compared data differ.
     #[error("the data at offset {offset_bytes} differ from what was expected")]
     Mismatch {

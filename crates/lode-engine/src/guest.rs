@@ -133,11 +133,10 @@ impl<D: BlockDevice> PoolGuest<D> {
             self.dispatch(device, &completion, core);
         }
         self.completions = completions;
-        while found > 0 && self.lanes[lane].has_room() {
-            let Some(index) = self.lanes[lane].waiters.pop_front() else {
-                break;
-            };
-            self.resume(index, core);
+        if found > 0 {
+            while let Some(index) = self.lanes[lane].next_waiter() {
+                self.resume(index, core);
+            }
         }
         found
     }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  check.rs     what a request says about itself
+//!  foresee.rs   whether it may owe more than its commands
 //!  start.rs     admit → look up → classify
 //!  reserve.rs   space and units for what is not in place
 //!  edges.rs     blocks smaller than the device's
@@ -17,6 +18,7 @@ mod check;
 mod control;
 mod deferred;
 mod edges;
+mod foresee;
 mod guests;
 mod report;
 mod reserve;
@@ -303,12 +305,10 @@ impl<D: BlockDevice> PoolHost<D> {
         }
     }
 
-    /// Lets the requests that wait for a slot of a device go on, as many as there is room for.
+    /// Lets the requests that wait for a slot of a device go on, as many as there is room for, the
+    /// volumes by turns.
     fn resume_lane_waiters(&mut self, lane: usize, core: &mut ShardCore) {
-        while self.lanes[lane].has_room() {
-            let Some(index) = self.lanes[lane].waiters.pop_front() else {
-                return;
-            };
+        while let Some(index) = self.lanes[lane].next_waiter() {
             self.resume(index, core);
         }
     }

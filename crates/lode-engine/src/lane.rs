@@ -1,13 +1,12 @@
 //! One device of a pool with the bounds of its queue.
 
-use std::collections::VecDeque;
-
 use lode_block::{
     BlockDevice, Completion, DeviceError, ErrorKind, Geometry, RejectReason, Request,
 };
 use lode_units::Instant;
 
-use crate::op::OpIndex;
+use crate::fair::FairQueue;
+use crate::op::{Op, OpIndex};
 use crate::tag::COMMAND_MAX_BYTES;
 
 /// A device of a pool: requests take the slots of its queue up to a limit, the rest is kept for
@@ -16,8 +15,8 @@ use crate::tag::COMMAND_MAX_BYTES;
 pub(crate) struct Lane<D> {
     device: D,
     name: String,
-    /// Requests that wait for a slot, first come first served.
-    pub(crate) waiters: VecDeque<OpIndex>,
+    /// Requests that wait for a slot; the volumes take turns.
+    waiters: FairQueue<OpIndex>,
     data_limit: usize,
     transfer_max_bytes: u32,
     is_dirty: bool,
@@ -41,7 +40,7 @@ impl<D: BlockDevice> Lane<D> {
         let reserved = (depth / 8).clamp(1, RESERVED_MAX);
         Self {
             name,
-            waiters: VecDeque::with_capacity(waiters_max),
+            waiters: FairQueue::new(waiters_max, waiters_max),
             data_limit: depth.saturating_sub(reserved).max(1),
             transfer_max_bytes: geometry.transfer_max_bytes.min(COMMAND_MAX_BYTES),
             is_dirty: false,
@@ -81,6 +80,22 @@ impl<D: BlockDevice> Lane<D> {
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.device.in_flight() < self.data_limit
+    }
+
+    /// Lets a request wait for a slot.
+    pub(crate) fn park(&mut self, index: OpIndex, op: &Op) {
+        let left = op.end.saturating_sub(op.cursor);
+        let parked = self.waiters.push(op.volume, left, index);
+        parked.expect("a request waits once, and there is a place for each");
+    }
+
+    /// The waiting request whose turn it is, when there is room for its command.
+    #[inline]
+    pub(crate) fn next_waiter(&mut self) -> Option<OpIndex> {
+        if self.waiters.is_empty() || !self.has_room() {
+            return None;
+        }
+        self.waiters.pop()
     }
 
     /// Submits a request's command, leaving the reserved slots alone.

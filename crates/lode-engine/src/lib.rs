@@ -22,6 +22,7 @@ mod command;
 mod control;
 mod core;
 mod error;
+mod fair;
 mod flush;
 mod guest;
 mod host;
@@ -36,22 +37,25 @@ mod route;
 mod shard;
 mod stats;
 mod tag;
+mod throttle;
 mod volume;
+mod waiting;
 
 pub use classify::{
     CacheFacts, Classification, DataCommand, PieceFacts, REASON_NAMES, Reasons, WriteFacts,
     classify_write,
 };
 pub use control::{
-    Completion, ControlError, ControlReply, ControlRequest, DeviceStatus, Extent, PoolIdentity,
-    PoolStatus, Shrink, VolumeName, VolumeStatus,
+    Completion, ControlError, ControlReply, ControlRequest, DeviceStatus, Extent, LimitChange,
+    PoolIdentity, PoolStatus, Shrink, VolumeName, VolumeStatus,
 };
 pub use error::IoError;
 pub use port::{GuestSpec, Letter, Port};
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
 pub use route::requests_lost;
-pub use shard::{Shard, device_spec};
+pub use shard::{Shard, ShardLimits, device_spec};
 pub use stats::{
     COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,
     SPACE_NAMES, ShardStats, VolumeStats,
 };
+pub use throttle::Throttle;

@@ -99,6 +99,8 @@ pub(crate) struct Op {
     pub(crate) retries: u8,
     /// Past the check for barriers: in flight as far as they are concerned.
     pub(crate) is_admitted: bool,
+    /// It may owe more than its commands: it counts against the bound on such requests.
+    may_defer: bool,
     /// In some queue, which will resume it.
     pub(crate) is_queued: bool,
     /// Holds a range of its volume.
@@ -171,6 +173,7 @@ impl Op {
             waits: 0,
             retries: 0,
             is_admitted: false,
+            may_defer: false,
             is_queued: false,
             holds_range: false,
             is_watched: false,
@@ -264,19 +267,61 @@ impl Op {
 pub(crate) struct OpTable {
     slots: Vec<Op>,
     free: Vec<OpIndex>,
+    /// Slots that are not for clients.
+    reserved: usize,
+    /// Requests that may owe more than their commands.
+    deferrable: usize,
+    deferrable_max: usize,
 }
 
 impl OpTable {
-    /// A table of `capacity` slots, at most 65536.
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// A table of `capacity` slots, at most 65535, some of which only control requests take, and
+    /// of which at most `deferrable_max` are taken by clients' requests that may owe more than
+    /// their commands.
+    pub(crate) fn new(capacity: usize, deferrable_max: usize) -> Self {
         let free = (0..capacity)
             .rev()
-            .map(|index| OpIndex::try_from(index).expect("a table has at most 65536 slots"))
+            .map(|index| OpIndex::try_from(index).expect("a table has at most 65535 slots"))
             .collect();
         Self {
             slots: std::iter::repeat_with(Op::vacant).take(capacity).collect(),
             free,
+            reserved: (capacity / RESERVED_SHARE).max(1),
+            deferrable: 0,
+            deferrable_max,
         }
+    }
+
+    /// Whether a client's request finds a slot, whatever it may owe.
+    #[inline]
+    pub(crate) const fn admits_any(&self) -> bool {
+        self.admits_inline() && self.admits_deferrable()
+    }
+
+    /// Whether a client's request that owes nothing but its commands finds a slot.
+    #[inline]
+    pub(crate) const fn admits_inline(&self) -> bool {
+        self.free.len() > self.reserved
+    }
+
+    /// Whether the bound on requests that may owe more is not reached.
+    #[inline]
+    pub(crate) const fn admits_deferrable(&self) -> bool {
+        self.deferrable < self.deferrable_max
+    }
+
+    /// Requests in progress that may owe more than their commands.
+    pub(crate) const fn deferrable(&self) -> usize {
+        self.deferrable
+    }
+
+    /// Notes whether a request may owe more than its commands.
+    #[inline]
+    pub(crate) fn set_may_defer(&mut self, index: OpIndex, may_defer: bool) {
+        let op = &mut self.slots[usize::from(index)];
+        let before = std::mem::replace(&mut op.may_defer, may_defer);
+        self.deferrable += usize::from(may_defer);
+        self.deferrable -= usize::from(before);
     }
 
     /// Whether a slot is free.
@@ -302,7 +347,9 @@ impl OpTable {
             .free
             .pop()
             .expect("the caller has seen that there is room");
+        let may_defer = request.operation != DataOperation::Read;
         self.slots[usize::from(index)].take_up(owner, request, durability, now);
+        self.set_may_defer(index, may_defer);
         index
     }
 
@@ -328,6 +375,7 @@ impl OpTable {
         let op = &mut self.slots[usize::from(index)];
         assert!(op.is_in_use, "a request ends once");
         op.is_in_use = false;
+        self.deferrable -= usize::from(std::mem::take(&mut op.may_defer));
         self.free.push(index);
     }
 
@@ -343,3 +391,5 @@ impl OpTable {
 
 /// How often a request repeats commands that the device asks to be repeated.
 pub(crate) const RETRIES_MAX: u8 = 8;
+/// One slot in so many is kept for control requests.
+const RESERVED_SHARE: usize = 256;

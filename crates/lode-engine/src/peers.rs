@@ -67,6 +67,11 @@ impl Peers {
         self.list[usize::from(peer)].waiting.push_back(errand);
     }
 
+    /// Keeps an errand that was taken before its turn had come.
+    pub(crate) fn keep_first(&mut self, peer: PeerIndex, errand: Errand) {
+        self.list[usize::from(peer)].waiting.push_front(errand);
+    }
+
     /// The errand of a peer that has waited longest.
     #[inline]
     pub(crate) fn take_waiting(&mut self, peer: PeerIndex) -> Option<Errand> {

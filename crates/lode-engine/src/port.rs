@@ -18,6 +18,7 @@ use crate::control::{ControlError, ControlReply, ControlRequest, PoolStatus};
 use crate::error::IoError;
 use crate::op::OpIndex;
 use crate::request::{DataRequest, PoolIndex, Token, VolumeHandle};
+use crate::throttle::Throttle;
 
 /// The way from this core to one other and back. Bounded; used from this core's thread alone.
 ///
@@ -102,6 +103,8 @@ pub(crate) struct Errand {
     pub(crate) request: DataRequest,
     /// The units for which the sender would like leases with the answer.
     pub(crate) wanted: UnitRange,
+    /// The sender knew the volume's limits, and the request has waited for them.
+    pub(crate) is_charged: bool,
 }
 
 impl Errand {
@@ -147,6 +150,7 @@ pub(crate) struct VolumeFacts {
     pub(crate) block_size: BlockSize,
     pub(crate) durability: Durability,
     pub(crate) is_sub_block: bool,
+    pub(crate) throttle: Arc<Throttle>,
 }
 
 /// Leases that are taken back.

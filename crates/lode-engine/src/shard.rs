@@ -1,6 +1,8 @@
 //! One core's part of the engine.
 
+mod admission;
 mod letters;
+mod limits;
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use crate::request::{DataRequest, PoolIndex, Token};
 use crate::stats::ShardStats;
 
 use letters::Listings;
+pub use limits::ShardLimits;
 
 /// One core's part of the engine: its pools and the requests on them.
 ///
@@ -43,7 +46,19 @@ impl<D: BlockDevice> Shard<D> {
     /// # Errors
     /// When the system has no memory.
     pub fn new(space: &IovaSpace, preference: PagePreference) -> Result<Self, BusError> {
-        let core = ShardCore::new(space, preference)?;
+        Self::with_limits(space, preference, ShardLimits::default())
+    }
+
+    /// The same with other limits than the default ones.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    pub fn with_limits(
+        space: &IovaSpace,
+        preference: PagePreference,
+        limits: ShardLimits,
+    ) -> Result<Self, BusError> {
+        let core = ShardCore::new(space, preference, limits)?;
         Ok(Self {
             core,
             pools: Vec::new(),
@@ -116,18 +131,21 @@ impl<D: BlockDevice> Shard<D> {
         slot.take().map(|host| host.into_devices(&self.core))
     }
 
-    /// From now on new requests are refused with [`IoError::Stopping`]; those under way end.
+    /// From now on new requests are refused with [`IoError::Stopping`], and so are those that wait
+    /// for a slot or a limit; those under way end.
     pub fn stop_admitting(&mut self) {
         self.is_stopping = true;
+        self.refuse_waiting();
     }
 
-    /// Requests under way.
+    /// Requests under way, those that wait included.
     #[must_use]
     pub fn requests_in_flight(&self) -> usize {
-        self.core.ops.in_use()
+        self.core.ops.in_use() + self.core.room.len()
     }
 
-    /// Whether work is under way that a poll will find: a poller that sleeps now delays it.
+    /// Whether work is under way that a poll will find: a poller that sleeps now delays it. A
+    /// request that only waits for its volume's limit is not: [`Shard::next_deadline`] tells when.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.core.ops.in_use() > 0
@@ -142,9 +160,10 @@ impl<D: BlockDevice> Shard<D> {
     /// The next moment at which polling has something to do although nothing completes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        let limit = self.core.room.next_look(self.core.now);
         let guests = self.guests().filter_map(PoolGuest::next_deadline);
         let hosts = self.hosts().filter_map(PoolHost::next_deadline);
-        hosts.chain(guests).min()
+        hosts.chain(guests).chain(limit).min()
     }
 
     /// The devices of a pool, in the order in which they were attached, for their owner's own
@@ -161,27 +180,29 @@ impl<D: BlockDevice> Shard<D> {
     /// Takes a request. Its completion comes from [`Shard::poll`], also when it is refused.
     ///
     /// # Errors
-    /// Gives the request back when all slots are in use: the caller tries again after a
-    /// completion.
+    /// Gives the request back when neither a slot nor a place to wait is free: the caller tries
+    /// again after a completion.
     #[inline]
     pub fn submit(&mut self, request: DataRequest) -> Result<(), DataRequest> {
-        if !self.core.ops.has_room() {
-            return Err(request);
-        }
         let index = usize::from(request.volume.pool.0);
-        let durability = match self.pools.get(index) {
+        let checked = match self.pools.get(index) {
             _ if self.is_stopping => Err(IoError::Stopping),
             Some(Some(host)) => host.check(&request),
             _ => Err(IoError::UnknownVolume),
         };
-        match (durability, self.pools.get_mut(index)) {
-            (Ok(durability), Some(Some(host))) => {
+        match (checked, self.pools.get_mut(index)) {
+            (Ok(checked), Some(Some(host))) => {
+                if checked.is_limited || !self.core.is_uncontended() {
+                    return self.wait_turn(request);
+                }
                 let owner = Owner::Client(request.token);
-                let now = self.core.now;
+                let (durability, now) = (checked.durability, self.core.now);
                 let slot = self.core.ops.take_up(owner, request, durability, now);
                 host.start(slot, &mut self.core);
             }
-            (Err(IoError::UnknownVolume), None | Some(None)) => self.submit_to_guest(request),
+            (Err(IoError::UnknownVolume), None | Some(None)) => {
+                return self.submit_to_guest(request);
+            }
             (refused, _) => {
                 let error = refused.err().unwrap_or(IoError::UnknownVolume);
                 self.core.refuse(request, error);
@@ -191,12 +212,18 @@ impl<D: BlockDevice> Shard<D> {
     }
 
     #[inline]
-    fn submit_to_guest(&mut self, request: DataRequest) {
+    fn submit_to_guest(&mut self, request: DataRequest) -> Result<(), DataRequest> {
         let index = usize::from(request.volume.pool.0);
-        match self.guests.get_mut(index) {
-            Some(Some(guest)) => guest.submit(request, &mut self.core),
-            _ => self.core.refuse(request, IoError::UnknownVolume),
+        let Some(Some(guest)) = self.guests.get_mut(index) else {
+            self.core.refuse(request, IoError::UnknownVolume);
+            return Ok(());
+        };
+        if guest.throttle(request.volume).is_some() || !self.core.is_uncontended() {
+            return self.wait_turn(request);
         }
+        let now = self.core.now;
+        guest.submit(request, now, &mut self.core);
+        Ok(())
     }
 
     /// Takes a control request. Its completion comes from [`Shard::poll`], also when it is
@@ -233,12 +260,12 @@ impl<D: BlockDevice> Shard<D> {
             found += guest.poll(&mut self.core);
         }
         found += self.run_ready();
+        if !self.core.room.is_empty() {
+            found += self.admit_waiting();
+        }
         self.guests.iter_mut().flatten().for_each(PoolGuest::kick);
         self.core.peers.flush();
-        self.core
-            .stats
-            .requests_in_flight
-            .set(self.core.ops.in_use() as u64);
+        self.core.show_load();
         found += self.core.out.len() - before;
         std::mem::swap(&mut self.core.out, completions);
         found
@@ -271,6 +298,10 @@ impl<D: BlockDevice> Shard<D> {
                 volume: VolumeName { pool, .. },
             }
             | ControlRequest::ResizeVolume {
+                volume: VolumeName { pool, .. },
+                ..
+            }
+            | ControlRequest::LimitVolume {
                 volume: VolumeName { pool, .. },
                 ..
             }

@@ -8,6 +8,7 @@ use lode_stats::{Counter, Gauge, Histogram};
 
 use crate::classify::{REASON_NAMES, Reasons};
 use crate::request::DataOperation;
+use crate::throttle::Throttle;
 
 /// The names of the operations, in the order of [`VolumeStats::operations`].
 pub const OPERATION_NAMES: [&str; 6] = [
@@ -72,6 +73,19 @@ pub struct ShardStats {
     pub recalls: Counter,
     /// Requests in progress.
     pub requests_in_flight: Gauge,
+    /// Of these, how many may owe more than their commands.
+    pub requests_deferrable: Gauge,
+    /// Requests that wait for a slot or for their volume's limit.
+    pub requests_waiting: Gauge,
+    /// Requests that may owe more than their commands and wait until fewer such are in progress.
+    pub requests_held: Gauge,
+    /// Requests that waited for a slot or for their volume's limit.
+    pub turn_waits: Counter,
+    /// Requests that waited because too many that may owe more than their commands were in
+    /// progress.
+    pub holds: Counter,
+    /// Requests refused because as many of their volume waited as may.
+    pub throttle_refusals: Counter,
     pools: Mutex<Vec<Arc<PoolStats>>>,
     volumes: Mutex<Vec<Arc<VolumeStats>>>,
 }
@@ -85,6 +99,9 @@ pub struct VolumeStats {
     pub volume: String,
     /// By operation, in the order of [`OPERATION_NAMES`].
     pub operations: [OperationStats; OPERATION_NAMES.len()],
+    /// How long those waited that the volume's limits kept waiting; each is one of them.
+    pub throttle_wait: Histogram,
+    throttle: Arc<Throttle>,
 }
 
 /// The figures of one operation on one volume.
@@ -228,14 +245,22 @@ impl ShardStats {
 }
 
 impl VolumeStats {
-    /// No figures yet.
+    /// No figures yet, for a volume whose limits `throttle` carries out.
     #[must_use]
-    pub fn new(pool: &str, volume: &str) -> Self {
+    pub fn new(pool: &str, volume: &str, throttle: Arc<Throttle>) -> Self {
         Self {
             pool: pool.to_owned(),
             volume: volume.to_owned(),
             operations: std::array::from_fn(|_| OperationStats::default()),
+            throttle_wait: Histogram::new(),
+            throttle,
         }
+    }
+
+    /// The volume's limits as they are carried out.
+    #[must_use]
+    pub const fn throttle(&self) -> &Arc<Throttle> {
+        &self.throttle
     }
 
     /// Records the end of a request.
@@ -352,7 +377,7 @@ mod tests {
 
     #[test]
     fn every_operation_has_figures_of_its_own() {
-        let stats = VolumeStats::new("pool", "volume");
+        let stats = VolumeStats::new("pool", "volume", Arc::default());
         stats.record(DataOperation::Flush, 1000, 0, true);
         stats.record(DataOperation::Read, 1000, 4096, true);
         stats.record(DataOperation::Read, 1000, 4096, false);

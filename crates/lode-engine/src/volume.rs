@@ -16,6 +16,7 @@ use lode_units::BlockSize;
 use crate::core::ShardCore;
 use crate::op::OpIndex;
 use crate::stats::VolumeStats;
+use crate::throttle::Throttle;
 
 /// An open volume.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct Volume {
     /// It takes no more requests.
     pub(crate) is_closing: bool,
     pub(crate) stats: Arc<VolumeStats>,
+    /// Its limits, shared by all cores.
+    pub(crate) throttle: Arc<Throttle>,
     held: Vec<HeldRange>,
     barrier_count: u32,
     /// The extent that served last, as long as nothing has changed the mapping.
@@ -90,6 +93,7 @@ impl Volume {
             blocked: VecDeque::new(),
             is_changing: false,
             is_closing: false,
+            throttle: Arc::clone(stats.throttle()),
             stats,
             held: Vec::new(),
             barrier_count: 0,
@@ -154,6 +158,13 @@ impl Volume {
     /// Whether any request holds part of it against everything.
     pub(crate) const fn has_barriers(&self) -> bool {
         self.barrier_count > 0
+    }
+
+    /// Whether any request holds part of the units in any way.
+    pub(crate) fn is_held_at_all(&self, first_unit: u64, end_unit: u64) -> bool {
+        self.held
+            .iter()
+            .any(|held| held.overlaps(first_unit, end_unit))
     }
 
     /// Whether another request holds part of the units in any way.
@@ -291,7 +302,11 @@ mod tests {
             allocated_bytes: 0,
             is_damaged: false,
         };
-        Volume::new(&info, false, Arc::new(VolumeStats::new("pool", "volume")))
+        Volume::new(
+            &info,
+            false,
+            Arc::new(VolumeStats::new("pool", "volume", Arc::default())),
+        )
     }
 
     #[test]

@@ -66,6 +66,12 @@ impl VolumeLimits {
             && self.burst_ms <= Self::BURST_MAX_MS
     }
 
+    /// Whether nothing is limited.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        self.iops_max == 0 && self.bandwidth_max_bytes == 0
+    }
+
     /// Whether nothing was ever set.
     pub(crate) fn is_unset(&self) -> bool {
         *self == Self::default()

@@ -3,6 +3,7 @@
 //! Whoever counts something implements [`MetricsSource`]; a scrape gathers all sources into
 //! [`Families`], where figures of several cores under one name and the same labels are added up.
 
+mod admission;
 mod core;
 mod process;
 mod shard;
@@ -47,6 +48,8 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 enum Sample {
     Whole(u64),
+    /// The same on every core.
+    Setting(u64),
     /// A sum of durations.
     Nanoseconds(u64),
     Histogram(Box<HistogramSnapshot>),
@@ -85,6 +88,14 @@ impl Families {
     /// As [`Families::counter`].
     pub fn gauge(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: u64) {
         self.add(name, help, Kind::Gauge, labels, Sample::Whole(value));
+    }
+
+    /// Adds a figure that every core shows alike: it is not added up.
+    ///
+    /// # Panics
+    /// As [`Families::counter`].
+    pub fn setting(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: u64) {
+        self.add(name, help, Kind::Gauge, labels, Sample::Setting(value));
     }
 
     /// Adds a distribution of durations. `name` ends in `_seconds`.
@@ -173,6 +184,8 @@ impl Sample {
             | (Self::Nanoseconds(sum), Self::Nanoseconds(value)) => {
                 *sum = sum.wrapping_add(value);
             }
+            // One core may have seen a change that the other has not.
+            (Self::Setting(value), Self::Setting(newer)) => *value = newer,
             (Self::Histogram(sum), Self::Histogram(value)) => {
                 for (sum, value) in sum.buckets.iter_mut().zip(value.buckets) {
                     *sum = sum.wrapping_add(value);
@@ -185,7 +198,7 @@ impl Sample {
 
     fn exposed(&self, kind: Kind, labels: &[(String, String)]) -> proto::Metric {
         let value = match self {
-            Self::Whole(value) => float(*value),
+            Self::Whole(value) | Self::Setting(value) => float(*value),
             Self::Nanoseconds(value) => seconds(*value),
             Self::Histogram(_) => 0.0,
         };
@@ -279,6 +292,14 @@ mod tests {
         let text = families.encode();
         assert!(text.contains("a_total{volume=\"v\"} 5\n"), "{text}");
         assert!(text.contains("b_seconds_total 1.75\n"), "{text}");
+    }
+
+    #[test]
+    fn a_setting_that_several_cores_show_is_shown_once() {
+        let mut families = Families::default();
+        families.setting("a", "A limit.", &[("volume", "v")], 500);
+        families.setting("a", "A limit.", &[("volume", "v")], 500);
+        assert!(families.encode().contains("a{volume=\"v\"} 500\n"));
     }
 
     #[test]

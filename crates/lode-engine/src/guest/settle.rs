@@ -111,8 +111,10 @@ impl<D: BlockDevice> PoolGuest<D> {
         op.step = Step::Away;
         op.reasons |= Reasons::HOME;
         core.stats.count_hand_off(cause);
+        core.ops.set_may_defer(index, true);
         let errand = Errand {
             op: index,
+            is_charged: self.volumes.get(request.volume).is_some(),
             request,
             wanted,
         };

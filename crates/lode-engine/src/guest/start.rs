@@ -2,21 +2,23 @@
 
 use lode_block::{BlockDevice, Durability};
 use lode_extent::{Piece, PoolBlock};
+use lode_units::Instant;
 
 use super::{PoolGuest, units_of};
-use crate::classify::{PieceFacts, WriteFacts, classify_write};
+use crate::classify::{CacheFacts, Classification, PieceFacts, WriteFacts, classify_write};
 use crate::command::{self, Submitted};
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::host::{Pieces, UNIT, check_range};
 use crate::op::{OpIndex, Owner, Step};
-use crate::request::{DataOperation, DataRequest};
-use crate::stats::HandOff;
+use crate::request::{DataOperation, DataRequest, VolumeHandle};
+use crate::stats::{HandOff, VolumeStats};
+use crate::throttle::Throttle;
 
 impl<D: BlockDevice> PoolGuest<D> {
-    /// Takes a request; a slot must be free.
+    /// Takes a request that came at `since`; a slot must be free.
     #[inline]
-    pub(crate) fn submit(&mut self, request: DataRequest, core: &mut ShardCore) {
+    pub(crate) fn submit(&mut self, request: DataRequest, since: Instant, core: &mut ShardCore) {
         if self.is_closing {
             core.refuse(request, IoError::UnknownVolume);
             return;
@@ -29,7 +31,7 @@ impl<D: BlockDevice> PoolGuest<D> {
         let asked = request.durability;
         let durability = volume.map_or(asked, |volume| asked.max(volume.facts.durability));
         let owner = Owner::Client(request.token);
-        let index = core.ops.take_up(owner, request, durability, core.now);
+        let index = core.ops.take_up(owner, request, durability, since);
         self.active += 1;
         if is_sound {
             self.start(index, core);
@@ -48,6 +50,8 @@ impl<D: BlockDevice> PoolGuest<D> {
         let mut pieces = Pieces::new();
         match self.look_up(index, &mut pieces, core) {
             Ok(()) => {
+                let may_defer = !core.ops.get(index).reasons.is_empty();
+                core.ops.set_may_defer(index, may_defer);
                 let op = core.ops.get_mut(index);
                 op.begin(op.step, op.offset, op.range_end());
                 self.transfer(index, &pieces, core);
@@ -86,13 +90,7 @@ impl<D: BlockDevice> PoolGuest<D> {
             return Ok(());
         }
         let facts = PieceFacts::of(pieces);
-        let class = classify_write(&WriteFacts {
-            pieces: facts,
-            cache: self.cache,
-            durability: op.durability,
-            extends: false,
-            has_cached_pages: false,
-        });
+        let class = classify(facts, self.cache, op.durability);
         op.step = Step::Write;
         op.reasons = class.completion_work;
         op.command = class.command;
@@ -100,6 +98,37 @@ impl<D: BlockDevice> PoolGuest<D> {
             op.achieved = Durability::Data;
         }
         Ok(())
+    }
+
+    /// Whether a request would complete inline on this core if it started now.
+    pub(crate) fn would_be_inline(&mut self, request: &DataRequest) -> bool {
+        let is_read = request.operation == DataOperation::Read;
+        let range_end = request.offset_bytes.saturating_add(request.length_bytes);
+        let moves_data = cause_of(request.operation).is_none() && request.length_bytes > 0;
+        let Some(volume) = self.volumes.get_mut(request.volume) else {
+            return false;
+        };
+        let covers_whole_units = (request.offset_bytes | request.length_bytes).is_multiple_of(UNIT);
+        let is_merged = volume.facts.is_sub_block && !(is_read && covers_whole_units);
+        if !moves_data || is_merged || self.lanes.is_empty() {
+            return false;
+        }
+        let mut pieces = Pieces::new();
+        let units = units_of(request.offset_bytes, range_end);
+        let durability = request.durability.max(volume.facts.durability);
+        volume.leases.look_up(units, &mut pieces)
+            && (is_read || classify(PieceFacts::of(&pieces), self.cache, durability).is_inline())
+    }
+
+    /// The limits that a request to the volume is subject to, as far as they are known here.
+    pub(crate) fn throttle(&self, handle: VolumeHandle) -> Option<&Throttle> {
+        let throttle = &*self.volumes.get(handle)?.facts.throttle;
+        Some(throttle).filter(|throttle| throttle.is_limited() && !self.is_closing)
+    }
+
+    /// The figures of a volume that is known here.
+    pub(crate) fn volume_stats(&self, handle: VolumeHandle) -> Option<&VolumeStats> {
+        Some(&*self.volumes.get(handle)?.stats)
     }
 
     /// Goes on with a request that a queue held.
@@ -151,6 +180,16 @@ impl<D: BlockDevice> PoolGuest<D> {
             self.step_done(index, core);
         }
     }
+}
+
+fn classify(pieces: PieceFacts, cache: CacheFacts, durability: Durability) -> Classification {
+    classify_write(&WriteFacts {
+        pieces,
+        cache,
+        durability,
+        extends: false,
+        has_cached_pages: false,
+    })
 }
 
 /// Why an operation is never carried out on a guest; `None` where it may be.

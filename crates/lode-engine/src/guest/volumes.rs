@@ -43,7 +43,8 @@ impl GuestVolumes {
         let handle = grant.volume;
         if self.get(handle).is_none() {
             self.remove(handle.slot, core);
-            let stats = Arc::new(VolumeStats::new(pool, &grant.facts.name));
+            let throttle = Arc::clone(&grant.facts.throttle);
+            let stats = Arc::new(VolumeStats::new(pool, &grant.facts.name, throttle));
             core.stats.add_volume(Arc::clone(&stats));
             let slot = usize::from(handle.slot);
             if slot >= self.slots.len() {

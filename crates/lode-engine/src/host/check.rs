@@ -10,10 +10,19 @@ use crate::core::COMPARE_MAX_BYTES;
 use crate::error::IoError;
 use crate::request::{DataOperation, DataRequest};
 
+/// What was found of a request that may go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    /// The durability that it is owed: the strongest of its own and the volume's.
+    pub(crate) durability: Durability,
+    /// Its volume has limits.
+    pub(crate) is_limited: bool,
+}
+
 impl<D: BlockDevice> PoolHost<D> {
     /// Checks what a request says about itself. Cheap and without effect.
     #[inline]
-    pub(crate) fn check(&self, request: &DataRequest) -> Result<Durability, IoError> {
+    pub(crate) fn check(&self, request: &DataRequest) -> Result<Checked, IoError> {
         let handle = request.volume;
         let volume = self
             .volumes
@@ -21,9 +30,14 @@ impl<D: BlockDevice> PoolHost<D> {
             .filter(|volume| !volume.is_closing)
             .ok_or(IoError::UnknownVolume)?;
         let durability = request.durability.max(volume.durability);
+        let is_limited = volume.throttle.is_limited();
+        let checked = |durability| Checked {
+            durability,
+            is_limited,
+        };
         if request.operation == DataOperation::Read {
             check_range(request, volume.block_size, volume.size_bytes)?;
-            return Ok(Durability::None);
+            return Ok(checked(Durability::None));
         }
         if !matches!(self.pool.state(), PoolState::Ready) {
             return Err(IoError::PoolUnavailable);
@@ -31,14 +45,14 @@ impl<D: BlockDevice> PoolHost<D> {
         if request.operation == DataOperation::Flush {
             let can_flush = self.can_promise(Durability::Data);
             return if can_flush {
-                Ok(Durability::Data)
+                Ok(checked(Durability::Data))
             } else {
                 Err(IoError::FlushFailed)
             };
         }
         check_range(request, volume.block_size, volume.size_bytes)?;
         if self.can_promise(durability) {
-            Ok(durability)
+            Ok(checked(durability))
         } else {
             Err(IoError::FlushFailed)
         }

@@ -3,6 +3,7 @@
 
 mod delete;
 mod extents;
+mod limit;
 mod resize;
 
 use std::sync::Arc;
@@ -18,9 +19,11 @@ use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::request::VolumeHandle;
 use crate::stats::VolumeStats;
+use crate::throttle::Throttle;
 use crate::volume::Volume;
 
 use delete::Deletion;
+use limit::Limit;
 use resize::Resize;
 
 /// The control requests under way on one pool.
@@ -58,6 +61,8 @@ enum ControlStep {
     },
     /// The pool is to change a size.
     Resize { resize: Resize },
+    /// The pool is to change limits.
+    Limit { limit: Limit },
     /// The requests of a volume are to end, then the pool is to delete it.
     Delete(Deletion),
     /// A change is to become durable; then the answer is given.
@@ -164,6 +169,9 @@ impl<D: BlockDevice> PoolHost<D> {
             } => self
                 .begin_resize(&volume, size_bytes, shrink, core)
                 .map_err(|error| Box::new(Err(error))),
+            ControlRequest::LimitVolume { volume, change } => self
+                .begin_limit(&volume, change, core)
+                .map_err(|error| Box::new(Err(error))),
             ControlRequest::DeleteVolume { volume, request } => self
                 .begin_delete(&volume, request, core)
                 .map_err(|error| Box::new(Err(error))),
@@ -250,6 +258,13 @@ impl<D: BlockDevice> PoolHost<D> {
                     Err(error) => self.refused_resize(&resize, error),
                 }
             }
+            ControlStep::Limit { limit } => match self.limit(limit) {
+                Ok(next) => {
+                    *step = next;
+                    Progress::Moved
+                }
+                Err(error) => self.refused(error),
+            },
             ControlStep::Delete(deletion) => match self.delete(deletion, core) {
                 Ok(Some(next)) => {
                     *step = next;
@@ -327,7 +342,8 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &ShardCore,
     ) -> Result<VolumeStatus, ControlError> {
         let place = self.volumes.find(info.id).or_else(|| {
-            let stats = Arc::new(VolumeStats::new(&self.name, &info.name));
+            let throttle = Arc::new(Throttle::new(info.limits));
+            let stats = Arc::new(VolumeStats::new(&self.name, &info.name, throttle));
             core.stats.add_volume(Arc::clone(&stats));
             let is_sub_block = info.block_size.bytes() < self.device_block_bytes;
             self.volumes.insert(Volume::new(&info, is_sub_block, stats))

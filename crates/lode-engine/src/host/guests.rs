@@ -6,9 +6,12 @@
 //! that none of its commands uses it any more. None is granted on a volume of which any part is
 //! held by a barrier, or that is being changed.
 
+use std::sync::Arc;
+
 use lode_block::{BlockDevice, Durability};
 use lode_bus::DmaBuffer;
 use lode_extent::{LogicalBlock, PoolState};
+use lode_units::Instant;
 use smallvec::SmallVec;
 
 use super::PoolHost;
@@ -95,18 +98,32 @@ impl<D: BlockDevice> PoolHost<D> {
             op,
             request,
             wanted,
+            ..
         } = errand;
         let sender = Sender { peer, op, wanted };
         match self.check(&request) {
-            Ok(durability) => {
+            Ok(checked) => {
                 let owner = Owner::Peer(sender);
-                let index = core.ops.take_up(owner, request, durability, core.now);
+                let (durability, now) = (checked.durability, core.now);
+                let index = core.ops.take_up(owner, request, durability, now);
                 self.start(index, core);
             }
             Err(error) => {
                 let (volume, buffer) = (request.volume, request.buffer);
                 self.answer(sender, volume, Err(error), (Reasons::ERROR, buffer), core);
             }
+        }
+    }
+
+    /// Charges the volume of an errand whose sender did not know its limits: that one is late for
+    /// them, those after it are not.
+    pub(crate) fn charge(&self, errand: &Errand, now: Instant) {
+        let request = &errand.request;
+        if errand.is_charged {
+            return;
+        }
+        if let Some(throttle) = self.throttle(request.volume) {
+            throttle.reserve(request.operation, request.length_bytes, now);
         }
     }
 
@@ -164,6 +181,7 @@ impl<D: BlockDevice> PoolHost<D> {
             block_size: volume.block_size,
             durability: volume.durability,
             is_sub_block: volume.is_sub_block,
+            throttle: Arc::clone(&volume.throttle),
         };
         Some(Box::new(Grant {
             volume: handle,

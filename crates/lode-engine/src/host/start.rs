@@ -6,7 +6,7 @@ use lode_units::limits::ALLOCATION_UNIT_BYTES;
 
 use super::guests::Farewell;
 use super::{Pieces, PoolHost};
-use crate::classify::{PieceFacts, Reasons, WriteFacts, classify_write};
+use crate::classify::{PieceFacts, Reasons};
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::op::{Op, OpIndex, Step};
@@ -69,6 +69,7 @@ impl<D: BlockDevice> PoolHost<D> {
         let (first, end) = (op.offset / UNIT, op.range_end().div_ceil(UNIT));
         if !op.is_admitted {
             if volume.has_barrier(index, first, end) {
+                core.ops.set_may_defer(index, true);
                 volume.blocked.push_back(core.queued(index));
                 core.stats.range_waits.increment();
                 return false;
@@ -121,6 +122,7 @@ impl<D: BlockDevice> PoolHost<D> {
         if !self.look_up(index, &mut pieces, core) {
             return;
         }
+        core.ops.set_may_defer(index, false);
         let op = core.ops.get_mut(index);
         let (start, end) = fetched(op);
         op.begin(Step::Read, start, end);
@@ -150,14 +152,11 @@ impl<D: BlockDevice> PoolHost<D> {
         let facts = PieceFacts::of(&pieces);
         let is_volatile = self.cache.is_volatile;
         let op = core.ops.get_mut(index);
-        let class = classify_write(&WriteFacts {
-            pieces: facts,
-            cache: self.cache,
-            durability: op.durability,
-            extends: false,
-            has_cached_pages: false,
-        });
+        let class = self.classify(facts, op.durability);
         op.reasons |= class.completion_work;
+        let may_defer = !op.reasons.is_empty();
+        core.ops.set_may_defer(index, may_defer);
+        let op = core.ops.get_mut(index);
         op.command = class.command;
         // New blocks are flushed by the commit that records them.
         op.needs_flush = class.needs_flush && facts.has_written;
@@ -233,6 +232,7 @@ impl<D: BlockDevice> PoolHost<D> {
     /// Parks a request until a metadata operation has ended.
     pub(super) fn wait_for_metadata(&mut self, index: OpIndex, core: &mut ShardCore) {
         core.stats.metadata_waits.increment();
+        core.ops.set_may_defer(index, true);
         self.metadata_waiters.push_back(core.queued(index));
     }
 }

@@ -76,11 +76,11 @@ impl<D: BlockDevice> Shard<D> {
                 self.read(peer, body);
                 found += 1;
             }
-            while self.core.ops.has_room() {
-                let Some(errand) = self.core.peers.take_waiting(peer) else {
+            while let Some(errand) = self.core.peers.take_waiting(peer) {
+                if let Err(errand) = self.run_errand(peer, errand) {
+                    self.core.peers.keep_first(peer, errand);
                     break;
-                };
-                self.run_errand(peer, errand);
+                }
                 found += 1;
             }
         }
@@ -129,14 +129,20 @@ impl<D: BlockDevice> Shard<D> {
         }
     }
 
-    fn run_errand(&mut self, peer: PeerIndex, errand: Errand) {
+    /// Carries an errand out, or lets it wait for its turn.
+    fn run_errand(&mut self, peer: PeerIndex, errand: Errand) -> Result<(), Errand> {
         let pool = errand.request.volume.pool;
+        if !self.core.is_uncontended() {
+            return self.core.room.queue_errand(peer, errand, self.core.now);
+        }
         if let Some((host, core)) = self.host_at(pool) {
+            host.charge(&errand, core.now);
             host.run_errand(peer, errand, core);
         } else {
             let answer = errand.refused(IoError::UnknownVolume);
             self.core.peers.post(peer, Body::Done(answer));
         }
+        Ok(())
     }
 
     /// Carries out a control request that another core sent, for a pool that lives here.

@@ -21,6 +21,8 @@ pub(crate) struct Media {
     pub(crate) counts: BTreeMap<Operation2, usize>,
     /// Completions are kept back while this is set.
     pub(crate) is_held: bool,
+    /// Completions of commands that begin in these blocks are kept back.
+    pub(crate) held: std::ops::Range<u64>,
     /// The next commands of this operation and block range fail so.
     pub(crate) faults: Vec<Fault>,
     /// The order in which commands completed.
@@ -82,6 +84,7 @@ impl Media {
             memories: Vec::new(),
             counts: BTreeMap::new(),
             is_held: false,
+            held: 0..0,
             faults: Vec::new(),
             log: Vec::new(),
         }
@@ -221,8 +224,16 @@ impl BlockDevice for MemoryDevice {
             return 0;
         }
         let room = completions.capacity() - completions.len();
-        let count = self.queue.len().min(room);
-        for request in self.queue.drain(..count) {
+        let mut count = 0;
+        for _ in 0..self.queue.len() {
+            let Some(request) = self.queue.pop_front() else {
+                break;
+            };
+            if count == room || media.held.contains(&request.lba.get()) {
+                self.queue.push_back(request);
+                continue;
+            }
+            count += 1;
             let result = media.execute(&request, &self.geometry);
             completions.push(Completion {
                 tag: request.tag,

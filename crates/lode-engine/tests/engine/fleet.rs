@@ -11,7 +11,8 @@ use lode_block::{BufferPool, BufferPoolSpec, Durability, Geometry, WriteCache};
 use lode_bus::{DmaBuffer, IovaSpace, PagePreference};
 use lode_engine::{
     Completion, ControlError, ControlReply, ControlRequest, DataCompletion, DataOperation,
-    DataRequest, IoError, Letter, PoolIndex, Port, Shard, Token, VolumeHandle, device_spec,
+    DataRequest, IoError, Letter, PoolIndex, Port, Shard, ShardLimits, Token, VolumeHandle,
+    device_spec,
 };
 use lode_extent::{ExistingPool, Pool, PoolSpec, PoolState};
 use lode_units::{BlockSize, CoreId, Instant, SeededRandom};
@@ -83,6 +84,9 @@ pub(crate) struct Makeup {
     pub(crate) order: Order,
     /// Whether guests have queues of their own.
     pub(crate) has_queues: bool,
+    pub(crate) limits: ShardLimits,
+    /// Clients' buffers of 4 KiB.
+    pub(crate) small_buffers: usize,
 }
 
 impl Makeup {
@@ -94,6 +98,8 @@ impl Makeup {
             room: 64,
             order: Order::Kept,
             has_queues: true,
+            limits: ShardLimits::default(),
+            small_buffers: 64,
         }
     }
 }
@@ -104,13 +110,15 @@ impl Fleet {
         let space = IovaSpace::new();
         let media = Rc::new(RefCell::new(Media::new()));
         let mut shards: Vec<_> = (0..makeup.cores)
-            .map(|_| Shard::new(&space, PagePreference::Ordinary).expect("memory"))
+            .map(|_| Shard::with_limits(&space, PagePreference::Ordinary, makeup.limits))
+            .map(|shard| shard.expect("memory"))
             .collect();
-        let buffers =
-            [(4096, 64), (8192, 32), (1 << 20, 8)].map(|(length_bytes, count)| BufferPoolSpec {
+        let buffers = [(4096, makeup.small_buffers), (8192, 32), (1 << 20, 8)].map(
+            |(length_bytes, count)| BufferPoolSpec {
                 length_bytes,
                 count,
-            });
+            },
+        );
         let buffers = BufferPool::new(&buffers, &space, PagePreference::Ordinary).expect("memory");
         let memories = shards.iter().flat_map(Shard::memories);
         media.borrow_mut().memories = memories.chain(buffers.memories()).cloned().collect();
@@ -301,6 +309,23 @@ impl Fleet {
         result.expect("a read succeeds");
         data.truncate(usize::try_from(length).expect("short"));
         data
+    }
+
+    /// Takes all data requests that have ended on `core`; the buffers go back.
+    pub(crate) fn harvest(&mut self, core: usize) -> Vec<(Token, Result<Durability, IoError>)> {
+        let mut ended = Vec::new();
+        for completion in std::mem::take(&mut self.done[core]) {
+            match completion {
+                Completion::Data(done) => {
+                    if let Some(buffer) = done.buffer {
+                        self.buffers.give_back(buffer);
+                    }
+                    ended.push((done.token, done.result));
+                }
+                control @ Completion::Control { .. } => self.done[core].push(control),
+            }
+        }
+        ended
     }
 
     /// Buffers that some request still has.

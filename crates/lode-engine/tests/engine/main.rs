@@ -1,7 +1,11 @@
 //! The engine over a pool on a memory device with a volatile cache, driven step by step.
 
 mod device;
+mod fairness;
+mod pressure;
 mod rig;
+mod sharing;
+mod throttling;
 
 mod barriers;
 mod cores;

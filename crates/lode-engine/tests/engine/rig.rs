@@ -8,7 +8,8 @@ use lode_block::{BufferPool, BufferPoolSpec, Durability, Geometry, WriteCache};
 use lode_bus::{DmaBuffer, IovaSpace, PagePreference};
 use lode_engine::{
     Completion, ControlError, ControlReply, ControlRequest, DataCompletion, DataOperation,
-    DataRequest, IoError, PoolIndex, Shard, Token, VolumeHandle, VolumeName, device_spec,
+    DataRequest, IoError, PoolIndex, Shard, ShardLimits, Token, VolumeHandle, VolumeName,
+    device_spec,
 };
 use lode_extent::{
     ExistingPool, Pool, PoolSpec, PoolState, SyncAttribute, VolumeLimits, VolumeSpec,
@@ -41,18 +42,36 @@ impl Rig {
         Self::try_on(media, geometry, is_new).expect("the pool serves")
     }
 
+    /// A new pool on a device without a cache, a shard of these limits, and buffers for many
+    /// clients.
+    pub(crate) fn crowded(geometry: Geometry, limits: ShardLimits) -> Self {
+        let media = Rc::new(RefCell::new(Media::new()));
+        Self::build(media, geometry, true, limits, 4096).expect("the pool serves")
+    }
+
     /// The same for a pool that may not serve.
     pub(crate) fn try_on(
         media: Rc<RefCell<Media>>,
         geometry: Geometry,
         is_new: bool,
     ) -> Result<Self, Option<PoolState>> {
+        Self::build(media, geometry, is_new, ShardLimits::default(), 64)
+    }
+
+    fn build(
+        media: Rc<RefCell<Media>>,
+        geometry: Geometry,
+        is_new: bool,
+        limits: ShardLimits,
+        small_buffers: usize,
+    ) -> Result<Self, Option<PoolState>> {
         let space = IovaSpace::new();
-        let mut shard = Shard::new(&space, PagePreference::Ordinary).expect("memory");
+        let shard = Shard::with_limits(&space, PagePreference::Ordinary, limits);
+        let mut shard = shard.expect("memory");
         let specs = [
             BufferPoolSpec {
                 length_bytes: 4096,
-                count: 64,
+                count: small_buffers,
             },
             BufferPoolSpec {
                 length_bytes: 8192,
@@ -264,6 +283,28 @@ impl Rig {
 
     pub(crate) fn flush(&mut self, volume: VolumeHandle) -> Result<Durability, IoError> {
         self.run(volume, DataOperation::Flush, (0, 0), Durability::None, &[])
+    }
+
+    /// The present moment.
+    pub(crate) const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Takes all that has ended; the buffers go back.
+    pub(crate) fn harvest(&mut self) -> Vec<(Token, Result<Durability, IoError>)> {
+        let mut ended = Vec::new();
+        for completion in std::mem::take(&mut self.done) {
+            match completion {
+                Completion::Data(done) => {
+                    if let Some(buffer) = done.buffer {
+                        self.buffers.give_back(buffer);
+                    }
+                    ended.push((done.token, done.result));
+                }
+                control @ Completion::Control { .. } => self.done.push(control),
+            }
+        }
+        ended
     }
 
     /// Buffers that some request still has.

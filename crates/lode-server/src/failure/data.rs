@@ -25,6 +25,7 @@ impl From<IoError> for Failure {
             IoError::TooLong {
                 length_max_bytes, ..
             } => failure.with_limit(length_max_bytes),
+            IoError::Throttled { waiting_max } => failure.with_limit(waiting_max as u64),
             IoError::Mismatch { offset_bytes } => {
                 let mut failure = failure;
                 failure.detail.offset_bytes = Some(offset_bytes);
@@ -51,6 +52,7 @@ fn reason_of(error: &IoError) -> ErrorReason {
         IoError::ZeroLength => ErrorReason::ZeroLength,
         IoError::TooLong { .. } => ErrorReason::LengthTooLong,
         IoError::NoSpace => ErrorReason::NoSpace,
+        IoError::Throttled { .. } => ErrorReason::Throttled,
         IoError::Mismatch { .. } => ErrorReason::CompareMismatch,
         IoError::Device { error, .. } => reason_of_kind(error.kind),
         IoError::Damaged => ErrorReason::Corrupt,
@@ -132,6 +134,11 @@ mod tests {
             (
                 IoError::NoSpace,
                 ErrorReason::NoSpace,
+                Code::ResourceExhausted,
+            ),
+            (
+                IoError::Throttled { waiting_max: 7 },
+                ErrorReason::Throttled,
                 Code::ResourceExhausted,
             ),
             (

@@ -6,7 +6,7 @@ use lode_engine::{
     COUNTER_NAMES, OPERATION_NAMES, PoolStats, REASON_NAMES, SPACE_NAMES, ShardStats, VolumeStats,
 };
 
-use crate::metrics::{Families, MetricsSource};
+use crate::metrics::{Families, MetricsSource, admission};
 
 /// The figures of one shard. Those of several shards are added up.
 #[derive(Clone, Debug)]
@@ -16,6 +16,7 @@ impl MetricsSource for ShardSource {
     fn collect(&self, into: &mut Families) {
         collect_routes(&self.0, into);
         collect_commands(&self.0, into);
+        admission::collect(&self.0, into);
         for volume in self.0.volumes() {
             collect_volume(&volume, into);
         }
@@ -86,12 +87,10 @@ fn collect_commands(stats: &ShardStats, into: &mut Families) {
     ] {
         into.counter(name, help, &[], counter.read());
     }
-    let in_flight = stats.requests_in_flight.read();
-    let help = "Requests in progress in the shards.";
-    into.gauge("lodestore_requests_in_flight", help, &[], in_flight);
 }
 
 fn collect_volume(stats: &VolumeStats, into: &mut Families) {
+    admission::collect_limits(stats, into);
     for (operation, figures) in OPERATION_NAMES.iter().zip(&stats.operations) {
         let latency = figures.latency.snapshot();
         // An operation that never happened has no series: a volume has six of them.

@@ -147,6 +147,12 @@ impl MemoryHost {
                 found.size_bytes = size_bytes;
                 Ok(ControlReply::Volume(self.status(slot)))
             }
+            ControlRequest::LimitVolume { volume, change } => {
+                let slot = self.find(&volume)?;
+                let volume = self.volumes[slot].as_mut().expect("just found");
+                volume.limits = change.applied_to(volume.limits);
+                Ok(ControlReply::Volume(self.status(slot)))
+            }
             ControlRequest::DeleteVolume { volume, .. } => {
                 let slot = self.find(&volume)?;
                 self.volumes[slot] = None;
