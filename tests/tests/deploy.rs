@@ -92,39 +92,100 @@ fn the_example_configuration_shows_every_key_that_has_a_value_by_default() {
     }
 }
 
+const VFIO_ADDITION: &str = "systemd/lodestored.service.d/vfio.conf";
+
 fn is_setting(line: &str) -> bool {
     line.split_once(" = ")
         .is_some_and(|(key, _)| !key.is_empty() && !key.contains(' '))
 }
 
-#[test]
-fn systemd_accepts_the_unit() {
-    let unit = text_of("systemd/lodestored.service");
-    // systemd wants the program to exist; everything else is judged as shipped.
-    let installed = "/usr/local/bin/lodestored";
-    let built = program("lodestored");
+/// What systemd says of the unit as shipped, together with `drop_in` when there is one; `None` on a
+/// machine without systemd. It wants the program to exist; everything else is judged as it is.
+fn verified(drop_in: Option<&str>) -> Option<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("lodestored.service");
-    std::fs::write(&path, unit.replace(installed, &built.display().to_string()))
-        .expect("the folder takes a file");
-    let Ok(verified) = Command::new("systemd-analyze")
+    let built = program("lodestored").display().to_string();
+    let unit = text_of("systemd/lodestored.service").replace("/usr/local/bin/lodestored", &built);
+    std::fs::write(&path, unit).expect("the folder takes a file");
+    if let Some(text) = drop_in {
+        let beside = folder.path().join("lodestored.service.d");
+        std::fs::create_dir(&beside).expect("the folder takes another");
+        std::fs::write(beside.join("vfio.conf"), text).expect("it takes a file");
+    }
+    let output = Command::new("systemd-analyze")
         .arg("verify")
         .arg(&path)
         .output()
-    else {
+        .ok()?;
+    assert!(output.status.success(), "{}", said(&output));
+    Some(said(&output))
+}
+
+#[test]
+fn systemd_accepts_the_unit() {
+    match verified(None) {
+        Some(complaints) => assert_eq!(complaints, ""),
         // A machine without systemd: the shape is all that can be judged.
-        assert!(
-            values(&unit, "ExecStart")
+        None => assert!(
+            values(&text_of("systemd/lodestored.service"), "ExecStart")
                 .iter()
                 .all(|value| value.starts_with('/'))
-        );
-        return;
-    };
-    assert!(
-        verified.status.success() && said(&verified).is_empty(),
-        "{}",
-        said(&verified)
+        ),
+    }
+}
+
+#[test]
+fn systemd_accepts_the_unit_with_its_addition_for_vfio() {
+    let addition = text_of(VFIO_ADDITION);
+    if let Some(complaints) = verified(Some(&addition)) {
+        assert_eq!(complaints, "");
+        let stray = verified(Some(&format!("{addition}Stray=1\n")));
+        assert!(stray.is_some_and(|complaints| complaints.contains("Stray")));
+    }
+}
+
+#[test]
+fn with_the_addition_the_daemon_may_open_the_nodes_of_vfio_and_no_other() {
+    let (unit, addition) = (
+        text_of("systemd/lodestored.service"),
+        text_of(VFIO_ADDITION),
     );
+    // Hidden by the unit itself: that is what the addition is for.
+    assert_eq!(values(&unit, "PrivateDevices"), ["yes"]);
+    assert_eq!(values(&addition, "PrivateDevices"), ["no"]);
+    assert_eq!(values(&addition, "DevicePolicy"), ["closed"]);
+    assert_eq!(
+        values(&addition, "DeviceAllow"),
+        [
+            "/dev/vfio/vfio rw",
+            "char-vfio rw",
+            "/dev/iommu rw",
+            "char-vfio-dev rw"
+        ]
+    );
+}
+
+#[test]
+fn the_nodes_of_vfio_belong_to_the_group_that_the_daemon_is_put_into() {
+    let addition = text_of(VFIO_ADDITION);
+    let [group] = values(&addition, "SupplementaryGroups")[..] else {
+        panic!("one group in\n{addition}");
+    };
+    assert!(text_of("systemd/lodestore-vfio.conf").contains(&format!("\ng {group} -\n")));
+    let rules = text_of("udev/70-lodestore-vfio.rules");
+    let rules: Vec<&str> = rules
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    for node in [
+        r#"SUBSYSTEM=="vfio""#,
+        r#"SUBSYSTEM=="vfio-dev""#,
+        r#"SUBSYSTEM=="misc", KERNEL=="iommu""#,
+    ] {
+        let rule = format!(r#"{node}, GROUP="{group}", MODE="0660""#);
+        assert!(rules.contains(&rule.as_str()), "{rule}");
+    }
+    assert_eq!(rules.len(), 3, "{rules:?}");
 }
 
 #[test]
