@@ -45,6 +45,10 @@ pub(crate) const CRATES: &[Crate] = &[
         is_back_end: true,
         ..member("lode-vfio", 2)
     },
+    Crate {
+        is_back_end: true,
+        ..member("lode-vfio-user", 2)
+    },
     member("lode-nvme", 2),
     Crate {
         may_be_unsafe: true,
@@ -94,11 +98,23 @@ const SIDEWAYS: &[Exception] = &[Exception {
     reason: "a request carries the seam's DMA memory",
 }];
 
-const FOR_TESTS: &[Exception] = &[Exception {
-    from: "lode-nvme",
-    to: "lode-nvme-emu",
-    reason: "the driver is tested against the emulated controller",
-}];
+const FOR_TESTS: &[Exception] = &[
+    Exception {
+        from: "lode-nvme",
+        to: "lode-nvme-emu",
+        reason: "the driver is tested against the emulated controller",
+    },
+    Exception {
+        from: "lode-vfio-user",
+        to: "lode-nvme",
+        reason: "the transport is tested with the driver above it",
+    },
+    Exception {
+        from: "lode-vfio-user",
+        to: "lode-nvme-emu",
+        reason: "the transport is tested with a controller to serve",
+    },
+];
 
 /// Every way in which the workspace breaks the rules above, one sentence each; empty when none.
 pub(crate) fn violations(workspace: &Workspace) -> Vec<String> {

@@ -57,6 +57,12 @@ pub(crate) enum Command {
     /// Controllers of this machine: see them, hand them to the daemon, give them back
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Serve an emulated NVMe controller to another program, over a vfio-user socket
+    ///
+    /// Whatever drives NVMe over vfio-user can use it: `lodestored` as vfio-user:PATH, a virtual
+    /// machine, another driver that is to be measured. One client at a time. Needs no server and
+    /// ends with SIGTERM or Ctrl-C.
+    Emulate(EmulateArguments),
     /// Measure a volume: rate and latency of one kind of request
     Bench(BenchArguments),
     /// Write a completion script for a shell
@@ -74,6 +80,29 @@ pub(crate) struct DoctorArguments {
     /// How much memory the daemon locks for each controller
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     pub(crate) memory: Size,
+}
+
+/// A controller to be served.
+#[derive(Debug, Args)]
+pub(crate) struct EmulateArguments {
+    /// What it keeps its blocks in: file:PATH or memory:SIZE, with the options of a device
+    pub(crate) device: String,
+    /// The socket to serve it at
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: PathBuf,
+    /// How doorbells come
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) doorbells: DoorbellChoice,
+}
+
+/// How doorbells come from the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoorbellChoice {
+    /// In shared memory, which is polled: fast; idle it wakes a thousand times a second
+    #[default]
+    Mapped,
+    /// As messages: slower; idle it sleeps
+    Messages,
 }
 
 /// What to do with the controllers of this machine. Needs no server.
@@ -110,7 +139,7 @@ pub(crate) enum PoolCommand {
     Create {
         /// The new pool's name
         name: String,
-        /// The devices: file:PATH, memory:SIZE, vfio:ADDRESS
+        /// The devices: file:PATH, memory:SIZE, vfio:ADDRESS, vfio-user:/PATH
         #[arg(required = true)]
         devices: Vec<String>,
         /// Also when a device holds a pool already

@@ -30,4 +30,12 @@ impl Interrupt {
             _ = self.terminate.recv() => bail!("terminated"),
         }
     }
+
+    /// Waits until a signal asks to stop.
+    pub(crate) async fn arrived(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod bench;
 mod cli;
 mod device;
 mod doctor;
+mod emulate;
 mod export;
 mod import;
 mod info;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Doctor(arguments) => return doctor::run(&output, arguments),
         Command::Device(command) => return device::run(&output, command),
+        Command::Emulate(arguments) => return emulate::run(&output, &arguments),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,7 +82,10 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<()> {
         Command::Pool(command) => pool::run(&client, output, command).await,
         Command::Volume(command) => volume::run(&client, output, command).await,
         Command::Bench(arguments) => bench::run(&client, output, &arguments).await,
-        Command::Completions { .. } | Command::Doctor(_) | Command::Device(_) => {
+        Command::Completions { .. }
+        | Command::Doctor(_)
+        | Command::Device(_)
+        | Command::Emulate(_) => {
             unreachable!("these need no server")
         }
     }

@@ -71,7 +71,7 @@ impl Opener {
                 device: name.to_owned(),
                 message,
             })?;
-        let bus = spec.open(name)?;
+        let bus = spec.open(name, self.clock)?;
         let failed = |message: String| PoolManagerError::DeviceFailed {
             device: name.to_owned(),
             message,
@@ -188,7 +188,10 @@ impl Drive {
             ControllerEvent::HealthRead | ControllerEvent::ErrorLogRead => {
                 tracing::debug!(device = self.name, ?event, "controller event");
             }
-            _ => tracing::warn!(device = self.name, ?event, "controller event"),
+            _ => {
+                let loss = self.controller.bus().loss();
+                tracing::warn!(device = self.name, ?event, loss, "controller event");
+            }
         }
         if let Some(log) = self.controller.health() {
             self.figures.set_health(log);
