@@ -28,7 +28,7 @@ pub mod registers;
 mod status;
 mod submission;
 
-pub use completion::CompletionEntry;
+pub use completion::{CommandEnd, CompletionEntry};
 pub use event::{AsyncEvent, ErrorEvent, EventType, HealthEvent, NoticeEvent};
 pub use opcode::{AdminOpcode, NvmOpcode};
 pub use status::{GenericStatus, MediaStatus, PathStatus, SpecificStatus, Status, StatusCode};

@@ -76,10 +76,21 @@ impl DataPointer {
 impl SubmissionEntry {
     /// A command of which only the opcode is set.
     #[must_use]
-    pub fn new(opcode: u8) -> Self {
+    pub const fn new(opcode: u8) -> Self {
         Self {
             opcode,
-            ..Self::default()
+            flags: 0,
+            command_id: U16::ZERO,
+            namespace_id: U32::ZERO,
+            dwords_2_3: [U32::ZERO; 2],
+            metadata_pointer: U64::ZERO,
+            data_pointer: DataPointer::NONE,
+            dword_10: U32::ZERO,
+            dword_11: U32::ZERO,
+            dword_12: U32::ZERO,
+            dword_13: U32::ZERO,
+            dword_14: U32::ZERO,
+            dword_15: U32::ZERO,
         }
     }
 

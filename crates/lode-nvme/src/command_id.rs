@@ -10,15 +10,15 @@ use lode_units::CommandId;
 /// "no command" (Base 2.0 §5.16.1.2), is no identifier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandIds {
-    index_bits: u32,
+    index_mask: u16,
 }
 
 impl CommandIds {
     /// The division for `slots` slots.
     pub(crate) const fn new(slots: u16) -> Self {
         Self {
-            // The smallest count of bits whose largest value is not a slot's index.
-            index_bits: u16::BITS - slots.leading_zeros(),
+            // As many bits as it takes for their largest value to be no slot's index.
+            index_mask: (1 << (u16::BITS - slots.leading_zeros())) - 1,
         }
     }
 
@@ -31,23 +31,19 @@ impl CommandIds {
     /// The slot that `id` names, as it is kept in a list of free slots.
     #[inline]
     pub(crate) const fn slot(self, id: CommandId) -> u16 {
-        id.get() & self.index_mask()
+        id.get() & self.index_mask
     }
 
     /// The identifier of the same slot's next use.
     #[inline]
     pub(crate) const fn next(self, id: CommandId) -> CommandId {
         // The carry out of the generation is dropped; the index is left alone.
-        CommandId::new(id.get().wrapping_add(1 << self.index_bits))
+        CommandId::new(id.get().wrapping_add(self.index_mask + 1))
     }
 
     /// The identifier of the first use of slot `index`.
     pub(crate) const fn first(self, index: u16) -> CommandId {
-        CommandId::new(index & self.index_mask())
-    }
-
-    const fn index_mask(self) -> u16 {
-        (1 << self.index_bits) - 1
+        CommandId::new(index & self.index_mask)
     }
 }
 

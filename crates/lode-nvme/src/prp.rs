@@ -79,7 +79,9 @@ impl PrpLists {
         iova
     }
 
-    /// Names the pages of `rest` bytes from the page boundary `page` on.
+    /// Names the pages of `rest` bytes from the page boundary `page` on. Kept out of the way of
+    /// the short transfers.
+    #[inline(never)]
     fn write_list(&self, slot: usize, page: u64, rest: u64) -> Iova {
         let (mut offset, iova) = self.place(slot);
         let end = offset + self.stride_bytes;

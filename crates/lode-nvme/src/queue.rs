@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lode_block::{BlockDevice, Completion, Geometry, Rejected, Request};
 use lode_bus::Bus;
-use lode_nvme_spec::CompletionEntry;
+use lode_nvme_spec::CommandEnd;
 use lode_units::{Instant, NamespaceId, QueueId};
 
 use crate::command_id::CommandIds;
@@ -153,33 +153,42 @@ impl<B: Bus> NamespaceQueue<B> {
     /// Takes completions off the ring.
     #[inline]
     fn reap(&mut self, completions: &mut Vec<Completion>) -> usize {
-        let room = completions.capacity() - completions.len();
-        let mut found = 0;
+        let before = completions.len();
         let mut taken = 0;
         // A device that posts nonsense without end is left after one round of the ring.
-        while found < room && taken < usize::from(self.link.entries) {
-            let Some(entry) = self.completion.pop() else {
+        let taken_max = self.ring_entries();
+        while completions.len() < completions.capacity() && taken < taken_max {
+            let Some(end) = self.completion.pop_end() else {
                 break;
             };
             taken += 1;
-            if let Some(completion) = self.finish(&entry) {
+            if let Some(completion) = self.finish(end) {
                 completions.push(completion);
-                found += 1;
             }
         }
         if taken > 0 {
-            let head = self.completion.head();
-            let is_written = self.completion_doorbell.ring(&self.registers, head);
-            self.stats.completion_doorbells += u64::from(is_written);
             self.stats.productive_polls += 1;
+            self.tell_taken();
         }
-        found
+        completions.len() - before
     }
 
-    /// Ends the request that `entry` names; `None` when it names none in flight.
+    /// Tells the controller how far the completion ring was read.
+    fn tell_taken(&mut self) {
+        let head = self.completion.head();
+        let is_written = self.completion_doorbell.ring(&self.registers, head);
+        self.stats.completion_doorbells += u64::from(is_written);
+    }
+
     #[inline]
-    fn finish(&mut self, entry: &CompletionEntry) -> Option<Completion> {
-        let id = entry.command_id();
+    const fn ring_entries(&self) -> usize {
+        self.slots.len() + 1
+    }
+
+    /// Ends the request that `end` names; `None` when it names none in flight.
+    #[inline]
+    fn finish(&mut self, end: CommandEnd) -> Option<Completion> {
+        let id = end.command_id;
         let index = self.ids.index(id);
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.is_named(id)) else {
             self.stats.stale_completions += 1;
@@ -190,7 +199,7 @@ impl<B: Bus> NamespaceQueue<B> {
         slot.phase = SlotPhase::Free;
         self.free.push(self.ids.slot(id));
         self.stats.completed[operation_index(operation)] += 1;
-        let result = outcome(entry.status());
+        let result = outcome(end.status);
         if let Err(error) = result {
             self.stats.errors[error_index(error.kind)] += 1;
         }

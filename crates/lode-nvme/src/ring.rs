@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use lode_bus::DmaMemory;
-use lode_nvme_spec::{CompletionEntry, SubmissionEntry};
+use lode_nvme_spec::{CommandEnd, CompletionEntry, SubmissionEntry};
 use lode_units::Iova;
 
 /// A submission queue: the host writes at the tail.
@@ -92,22 +92,35 @@ impl CompletionRing {
     /// Takes the entry at the head when the controller has posted one.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<CompletionEntry> {
-        let at = self.offset + self.head as usize * size_of::<CompletionEntry>();
-        // Acquire pairs with the controller's ordered write of the word that holds the phase
-        // tag: the other words of the entry, and the data it speaks of, are visible after it.
-        let word = self
-            .memory
-            .load_u16(at + CompletionEntry::STATUS_OFFSET, Ordering::Acquire);
-        if (word & 1 == 1) != self.phase {
+        let at = self.place();
+        self.pop_end().map(|_end| self.memory.read(at))
+    }
+
+    /// [`CompletionRing::pop`] for commands whose result is their status: the one dword is read
+    /// that tells everything.
+    #[inline]
+    pub(crate) fn pop_end(&mut self) -> Option<CommandEnd> {
+        // Acquire pairs with the controller's ordered write of the dword that holds the phase
+        // tag: the other dwords of the entry, and the data it speaks of, are visible after it.
+        let dword_3 = self.memory.load_u32(
+            self.place() + CompletionEntry::DWORD_3_OFFSET,
+            Ordering::Acquire,
+        );
+        let end = CommandEnd::from_dword_3(dword_3);
+        if end.phase != self.phase {
             return None;
         }
-        let entry = self.memory.read(at);
         self.head += 1;
         if self.head == self.entries {
             self.head = 0;
             self.phase = !self.phase;
         }
-        Some(entry)
+        Some(end)
+    }
+
+    #[inline]
+    const fn place(&self) -> usize {
+        self.offset + self.head as usize * size_of::<CompletionEntry>()
     }
 
     /// Up to where entries were taken: the doorbell's value.

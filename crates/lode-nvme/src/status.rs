@@ -4,14 +4,21 @@ use lode_block::{DeviceError, ErrorKind};
 use lode_nvme_spec::{GenericStatus, MediaStatus, PathStatus, SpecificStatus, Status, StatusCode};
 
 /// The outcome that a completion with `status` has for its request.
+#[inline]
 pub(crate) fn outcome(status: Status) -> Result<(), DeviceError> {
     if status.is_success() {
-        return Ok(());
+        Ok(())
+    } else {
+        Err(failure(status))
     }
-    Err(DeviceError {
+}
+
+#[cold]
+fn failure(status: Status) -> DeviceError {
+    DeviceError {
         kind: error_kind(status),
         status: Some(status.raw()),
-    })
+    }
 }
 
 /// The kind of error that a failed `status` is. A status that invites a retry while the device

@@ -243,24 +243,36 @@ impl DmaMemory {
         u32::from_le(word.swap(value.to_le(), Ordering::AcqRel))
     }
 
+    #[inline]
     fn aligned_pointer<T>(&self, offset: usize) -> *mut T {
-        assert!(
-            offset.is_multiple_of(align_of::<T>()),
-            "offset {offset} is aligned"
-        );
+        if !offset.is_multiple_of(align_of::<T>()) {
+            misaligned(offset);
+        }
         self.pointer(offset, size_of::<T>()).cast()
     }
 
+    #[inline]
     fn pointer(&self, offset: usize, length_bytes: usize) -> *mut u8 {
         let end = offset.checked_add(length_bytes);
-        assert!(
-            end.is_some_and(|end| end <= self.length_bytes()),
-            "{length_bytes} bytes at {offset} lie inside a memory of {}",
-            self.length_bytes()
-        );
+        if end.is_none_or(|end| end > self.length_bytes()) {
+            outside(offset, length_bytes, self.length_bytes());
+        }
         // SAFETY: `offset` was just checked to lie inside the mapping or at its end.
         unsafe { self.shared.pages.map.as_mut_ptr().add(offset) }
     }
+}
+
+// Out of the way: with its message in place, a check would cost each access more than itself.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, length_bytes: usize, whole: usize) -> ! {
+    panic!("{length_bytes} bytes at {offset} do not lie inside a memory of {whole}")
+}
+
+#[cold]
+#[inline(never)]
+fn misaligned(offset: usize) -> ! {
+    panic!("a word at {offset} is misaligned")
 }
 
 const COMPARE_CHUNK_BYTES: usize = 512;
@@ -304,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "lie inside a memory")]
+    #[should_panic(expected = "do not lie inside a memory")]
     fn access_past_the_end_is_refused() {
         memory().fill_zero(8190, 3);
     }
 
     #[test]
-    #[should_panic(expected = "is aligned")]
+    #[should_panic(expected = "is misaligned")]
     fn a_misaligned_word_is_refused() {
         let _word = memory().load_u32(2, Ordering::Relaxed);
     }

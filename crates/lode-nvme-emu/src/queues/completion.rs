@@ -66,11 +66,10 @@ impl CompletionQueue {
         memory.write(segment.offset + 4, &entry.dword_1);
         memory.write(segment.offset + 8, &entry.submission_head);
         memory.write(segment.offset + 10, &entry.submission_queue_id);
-        memory.write(segment.offset + 12, &entry.command_id);
-        // Pairs with the host's acquiring load of this word: data and entry are visible first.
-        memory.store_u16(
-            segment.offset + CompletionEntry::STATUS_OFFSET,
-            entry.status_and_phase.get(),
+        // Pairs with the host's acquiring load of this dword: data and entry are visible first.
+        memory.store_u32(
+            segment.offset + CompletionEntry::DWORD_3_OFFSET,
+            entry.dword_3(),
             Ordering::Release,
         );
         self.tail += 1;
