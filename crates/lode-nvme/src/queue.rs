@@ -54,6 +54,10 @@ pub struct NamespaceQueue<B: Bus> {
     free: Vec<u16>,
     /// The tail that the controller was told of last.
     shown: u32,
+    /// Completions taken of which the controller has not been told.
+    untold: usize,
+    /// With how many of them it is told.
+    untold_max: usize,
     mode: Mode,
     seen: GateView,
     /// When deadlines are looked at next.
@@ -105,6 +109,8 @@ impl<B: Bus> NamespaceQueue<B> {
             // The lowest slot is used first.
             free: (0..slot_count).rev().collect(),
             shown: 0,
+            untold: 0,
+            untold_max: untold_max(&parts.options, slot_count),
             mode: Mode::Waiting,
             seen: parts.shared.view(),
             scan_at: Instant::FAR_FUTURE,
@@ -168,13 +174,17 @@ impl<B: Bus> NamespaceQueue<B> {
         }
         if taken > 0 {
             self.stats.productive_polls += 1;
-            self.tell_taken();
+            self.untold += taken;
+            if self.untold >= self.untold_max {
+                self.tell_taken();
+            }
         }
         completions.len() - before
     }
 
     /// Tells the controller how far the completion ring was read.
     fn tell_taken(&mut self) {
+        self.untold = 0;
         let head = self.completion.head();
         let is_written = self.completion_doorbell.ring(&self.registers, head);
         self.stats.completion_doorbells += u64::from(is_written);
@@ -279,6 +289,19 @@ impl<B: Bus> fmt::Debug for NamespaceQueue<B> {
             .field("mode", &self.mode)
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
+    }
+}
+
+/// With how many completions taken a controller is told of them. A register is written for each
+/// half of the ring rather than for each poll: until then the other half has room for what is in
+/// flight, and [`NamespaceQueue::show`] looks whether that is enough. Where completions
+/// interrupt, at once: a controller need not interrupt again while the host has not said that it
+/// saw the last ones.
+fn untold_max(options: &QueueOptions, slot_count: u16) -> usize {
+    if options.interrupt_vector.is_some() {
+        1
+    } else {
+        usize::from(slot_count).div_ceil(2)
     }
 }
 

@@ -118,6 +118,7 @@ impl<B: Bus> NamespaceQueue<B> {
         self.submission.restart();
         self.completion.restart();
         self.shown = 0;
+        self.untold = 0;
         self.mode = match self.seen.gate() {
             Gate::Gone => Mode::Gone,
             Gate::Closed => Mode::Quarantined { was_live: false },

@@ -1,6 +1,6 @@
 //! From a request to an entry of the submission ring.
 
-use lode_block::{Operation, RejectReason, Rejected, Request, WriteCache};
+use lode_block::{BlockDevice, Operation, RejectReason, Rejected, Request, WriteCache};
 use lode_bus::{Bus, DmaSpan};
 use lode_nvme_spec::command::{BlockCommand, BlockFlags, DatasetManagement, DatasetRange, flush};
 use lode_nvme_spec::prp::OFFSET_ALIGNMENT;
@@ -202,9 +202,13 @@ impl<B: Bus> NamespaceQueue<B> {
         self.stats.fua_writes += u64::from(is_write_through);
     }
 
-    /// Tells the controller of `tail`.
+    /// Tells the controller of `tail`, and before that of what was taken from the completion
+    /// ring if it could otherwise find no room there for what it is given.
     #[inline]
     pub(super) fn show(&mut self, tail: u32) {
+        if self.in_flight() + self.untold >= self.ring_entries() {
+            self.tell_taken();
+        }
         self.shown = tail;
         let is_written = self.submission_doorbell.ring(&self.registers, tail);
         self.stats.submission_doorbells += u64::from(is_written);
