@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "the counting allocator, see counting.rs")]
 
+mod apart;
 mod counting;
 mod driver;
 mod engine;
@@ -10,6 +11,7 @@ mod grpc;
 mod instructions;
 mod load;
 mod null;
+mod raw;
 mod report;
 mod rounds;
 
@@ -34,8 +36,8 @@ struct Cli {
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Runs one loop of the engine and nothing else: what `instructions` counts.
-    #[arg(long, hide = true, value_name = "OPERATION:DEPTH:OPERATIONS")]
+    /// Runs one loop and nothing else: what `instructions` counts.
+    #[arg(long, hide = true, value_name = "SUBJECT:OPERATION:DEPTH:OPERATIONS")]
     counted: Option<Counted>,
 }
 
@@ -46,7 +48,7 @@ enum Bench {
     Engine,
     /// The driver against the emulated controller, and a volume above it.
     Driver,
-    /// Instructions of the engine for each request, counted by valgrind.
+    /// Instructions of the driver and of the engine for each request, counted by valgrind.
     Instructions,
     /// The server against a bare gRPC echo that is tuned the same way.
     Grpc,
