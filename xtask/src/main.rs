@@ -56,6 +56,12 @@ enum Task {
         #[arg(long, value_name = "PATH")]
         kernel: Option<PathBuf>,
     },
+    /// Measure the driver in a guest against the kernel's own, and count its instructions.
+    VmBench {
+        /// One JSON object a line instead of text; what else is to say goes to standard error.
+        #[arg(long)]
+        json: bool,
+    },
     /// Play seeds of the deterministic simulation: a range, or a single one again.
     Sim {
         /// For example 0..1000.
@@ -90,6 +96,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Tidy => tidy::run(&workspace),
         Task::Demo => demo::run(&workspace),
         Task::VmTest { names, kernel } => vm::run(&workspace, names, kernel.as_deref()),
+        Task::VmBench { json } => vm::bench::run(&workspace, *json),
         Task::Sim { seeds } => sim::run(&workspace, seeds),
         Task::Bench { names, json } => bench::run(&workspace, names, *json),
     }

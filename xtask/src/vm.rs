@@ -1,15 +1,18 @@
-//! `cargo xtask vm-test`: the driver against real VFIO, in guests under software emulation.
+//! `cargo xtask vm-test` and `vm-bench`: the driver against real VFIO, in guests under software
+//! emulation.
 //!
-//! Owns: [`run`]. It gets QEMU and a guest kernel ([`kit`]), builds the guest's programs
-//! statically (its init, package `lode-vm-guest`; the daemon and its command line), packs both
-//! ([`initramfs`], [`modules`]), starts one guest after the other ([`guests`]) and talks to each
-//! over sockets ([`machine`], [`monitor`]) until it has run its scenarios. Prints one line for each
-//! scenario. Main thread; blocks; every guest has a time limit and is ended on every way out; what
-//! is kept lies below the target directory.
+//! Owns: [`run`], the tests, and [`bench`], the speed of the driver. Both get QEMU and a guest
+//! kernel ([`kit`]), build the guest's programs statically (its init, package `lode-vm-guest`; for
+//! the tests the daemon and its command line), pack everything ([`initramfs`], [`modules`]), start
+//! one guest after the other ([`guests`]) and talk to each over sockets ([`machine`], [`monitor`])
+//! until it has run its scenarios. One line for each scenario or figure. Main thread; blocks; every
+//! guest has a time limit and is ended on every way out; what is kept lies below the target
+//! directory.
 //!
 //! Where QEMU or the kernel cannot be had the command says so, runs nothing and succeeds:
 //! whoever needs the proof looks for the line `vm-test: ok`.
 
+pub(crate) mod bench;
 mod guests;
 mod initramfs;
 mod kernel_image;
@@ -25,10 +28,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::process;
 use crate::workspace::Workspace;
-use guests::{GUESTS, Guest, IOMMUFD, Plan};
+use guests::{Emulation, GUESTS, Guest, IOMMUFD, Plan};
 use initramfs::Program;
 use kit::Kit;
-use machine::{Machine, Outcome};
+use machine::{Machine, Outcome, Voice};
+use modules::Module;
 
 /// Runs every scenario, or those of the guests and scenarios named, on Debian's kernel or on the
 /// one in the file `kernel`. Blocks for some minutes.
@@ -49,17 +53,14 @@ pub(crate) fn run(workspace: &Workspace, names: &[String], kernel: Option<&Path>
             return Ok(());
         }
     };
-    let programs = build_programs(workspace, kernel.is_some())?;
+    let features: &[&str] = if kernel.is_some() { &["iommufd"] } else { &[] };
+    let programs = build_programs(workspace, PROGRAMS, features, Profile::Debug)?;
     let image = directory.join("initramfs.cpio");
-    let modules = match &kit.modules {
-        Some(directory) => modules::load(directory, MODULES)?,
-        None => Vec::new(),
-    };
-    initramfs::write(&image, &programs, &modules)?;
+    initramfs::write(&image, &programs, &load_modules(&kit)?)?;
     let mut failed = Vec::new();
     let mut passed = 0;
     for plan in chosen {
-        for outcome in carry_out(plan, &kit, &image)? {
+        for outcome in carry_out(plan, &kit, &image, TO_PERSON)? {
             if outcome.is_pass() {
                 passed += 1;
             } else {
@@ -86,7 +87,7 @@ fn is_for_any_kernel(plan: &Plan) -> bool {
 /// goes or is reset (an assertion of its own about memory sections): a crash of QEMU says nothing
 /// about the driver, and what it kept from running is run in a new guest, a limited number of
 /// times.
-fn carry_out(plan: Plan, kit: &Kit, image: &Path) -> Result<Vec<Outcome>> {
+fn carry_out(plan: Plan, kit: &Kit, image: &Path, voice: Voice) -> Result<Vec<Outcome>> {
     let name = plan.guest.name;
     let mut outcomes = Vec::new();
     let mut plan = Some(plan);
@@ -94,7 +95,8 @@ fn carry_out(plan: Plan, kit: &Kit, image: &Path) -> Result<Vec<Outcome>> {
         let Some(next) = plan.take() else {
             break;
         };
-        let machine = Machine::start(next, kit, image).with_context(|| format!("guest {name}"))?;
+        let machine =
+            Machine::start(next, kit, image, voice).with_context(|| format!("guest {name}"))?;
         let report = machine.run();
         outcomes.extend(report.outcomes);
         plan = report.unfinished;
@@ -131,37 +133,71 @@ fn choose(names: &[String]) -> Result<Vec<Plan>> {
                 .copied()
                 .filter(|scenario| is_chosen(guest, scenario))
                 .collect(),
+            emulation: Emulation::Parallel,
         })
         .filter(|plan| !plan.scenarios.is_empty())
         .collect())
 }
 
-/// Builds the guest's programs: static, so that the guest needs no libraries, and a little
-/// optimised, since every instruction is emulated.
-fn build_programs(workspace: &Workspace, with_iommufd: bool) -> Result<Vec<Program>> {
+/// How the guest's programs are built. Either way every instruction is emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Profile {
+    /// A little optimised: for tests.
+    Debug,
+    /// As the daemon is released: for measuring.
+    Release,
+}
+
+/// Builds the guest's programs: static, so that the guest needs no libraries.
+fn build_programs(
+    workspace: &Workspace,
+    programs: &[(&'static str, &str)],
+    features: &[&str],
+    profile: Profile,
+) -> Result<Vec<Program>> {
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--locked", "--quiet"]);
-    if with_iommufd {
-        cargo.args(["--features", "iommufd"]);
+    for feature in features {
+        cargo.args(["--features", feature]);
     }
-    for (_, package) in PROGRAMS {
+    for (_, package) in programs {
         cargo.args(["--package", package]);
     }
-    process::run(cargo.args([
+    cargo.args([
         "--target",
         TARGET,
         "--config",
         &format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]"),
-        "--config",
-        "profile.dev.opt-level=1",
-        "--config",
-        "profile.dev.strip=true",
-    ]))?;
-    let built = workspace.target.join(TARGET).join("debug");
-    Ok(PROGRAMS
+    ]);
+    let (options, directory) = match profile {
+        Profile::Debug => (
+            &[
+                "--config",
+                "profile.dev.opt-level=1",
+                "--config",
+                "profile.dev.strip=true",
+            ][..],
+            "debug",
+        ),
+        Profile::Release => (
+            &["--release", "--config", "profile.release.strip=true"][..],
+            "release",
+        ),
+    };
+    process::run(cargo.args(options))?;
+    let built = workspace.target.join(TARGET).join(directory);
+    Ok(programs
         .iter()
         .map(|(place, package)| (*place, built.join(package)))
         .collect())
+}
+
+/// What the guest needs of a kernel that does not have everything built in.
+fn load_modules(kit: &Kit) -> Result<Vec<Module>> {
+    match &kit.modules {
+        Some(directory) => modules::load(directory, MODULES),
+        None => Ok(Vec::new()),
+    }
 }
 
 fn conclude(passed: usize, failed: &[Outcome]) -> Result<()> {
@@ -181,6 +217,11 @@ fn conclude(passed: usize, failed: &[Outcome]) -> Result<()> {
     )
 }
 
+/// What a person who runs the tests sees.
+const TO_PERSON: Voice = Voice {
+    tell: |text| println!("{text}"),
+    figure: |text| println!("       {text}"),
+};
 /// How often a guest is started when QEMU crashes.
 const STARTS_MAX: usize = 3;
 /// Where each program is in the guest, and the package that makes it.

@@ -1,7 +1,8 @@
 //! A scenario's line to the host: standard output and input, which process 1 passes on.
 //!
 //! One word, then text, a line each. `monitor COMMAND` asks for a command of the machine's
-//! monitor and is answered with one line; `done TEXT` ends a scenario well.
+//! monitor and is answered with one line; `figure NAME KEY=VALUE …` is a benchmark's;
+//! `done TEXT` ends a scenario well.
 
 use std::io::{BufRead, Write};
 
@@ -24,6 +25,11 @@ pub(crate) fn monitor_quietly(command: &str) -> Result<()> {
     let answer = monitor(command)?;
     ensure!(answer.is_empty(), "{command}: {answer}");
     Ok(())
+}
+
+/// Tells the host a figure: its name, then `key=value` pairs.
+pub(crate) fn figure(text: &str) {
+    println!("figure {text}");
 }
 
 /// Ends the scenario well.

@@ -1,9 +1,9 @@
 //! Process 1: file systems, kernel modules, the line to the host, one scenario after the other.
 //!
 //! Every line to the host is one word and its text: `start NAME`, `monitor COMMAND` (answered
-//! with one line), `note TEXT`, `pass NAME TEXT`, `fail NAME TEXT`, and `end`. The host ends the
-//! machine; what goes wrong before there is a line to it is a panic, which the kernel turns into
-//! the end of the machine.
+//! with one line), `figure TEXT`, `note TEXT`, `pass NAME TEXT`, `fail NAME TEXT`, and `end`. The
+//! host ends the machine; what goes wrong before there is a line to it is a panic, which the kernel
+//! turns into the end of the machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -120,6 +120,8 @@ fn relay(line: &mut Line, child: &mut Child, output: ChildStdout) -> Result<Opti
         let text = text?;
         if let Some(done) = text.strip_prefix("done ") {
             finding = Some(done.to_owned());
+        } else if text.starts_with("figure ") {
+            writeln!(line.to_host, "{text}")?;
         } else if text.starts_with("monitor ") {
             writeln!(line.to_host, "{text}")?;
             let mut answer = String::new();

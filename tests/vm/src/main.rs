@@ -4,16 +4,17 @@
 //!
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
 //! controller behind VFIO; [`service`], the daemon; [`user`], one without privileges; [`kernel`],
-//! the kernel's own driver and its log; [`watch`], what a scenario hangs in; [`scenarios`].
-//! Started by `cargo xtask vm-test`; of no use outside a guest, and says so.
+//! the kernel's own driver and its log; [`watch`], what a scenario hangs in; [`scenarios`];
+//! [`bench`], the driver's speed.
+//! Started by `cargo xtask vm-test` and `vm-bench`; of no use outside a guest, and says so.
 
-#![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a scenario's line to the host is its standard output"
 )]
 
+mod bench;
 mod host;
 mod init;
 mod kernel;

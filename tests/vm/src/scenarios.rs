@@ -21,6 +21,8 @@ mod user_daemon;
 use anyhow::{Context, Result, bail};
 use lode_vfio::PciAddress;
 
+use crate::bench;
+
 /// One scenario: its name on the kernel's command line and its code.
 type Scenario = (&'static str, fn() -> Result<String>);
 
@@ -48,6 +50,8 @@ const SCENARIOS: &[Scenario] = &[
     ("no-stray-dma", isolation::no_stray_dma),
     ("removal", removal::removal),
     ("smart-warning", events::smart_warning),
+    ("rates", bench::rates),
+    ("instructions", bench::instructions),
     ("daemon", daemon::daemon),
     ("daemon-removal", daemon::removal),
     ("unprivileged-daemon", user_daemon::unprivileged_daemon),

@@ -24,6 +24,17 @@ pub(super) struct Guest {
 pub(super) struct Plan {
     pub(super) guest: &'static Guest,
     pub(super) scenarios: Vec<&'static str>,
+    pub(super) emulation: Emulation,
+}
+
+/// How the processors are emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emulation {
+    /// Two, each on a thread of its own.
+    Parallel,
+    /// One; the guest's clock advances by a nanosecond with each instruction, whatever time it
+    /// takes, and not otherwise.
+    Counted,
 }
 
 /// A disk of a guest.
@@ -49,6 +60,8 @@ pub(super) enum Fault {
     Write,
     /// Nothing by itself; the monitor can hold its requests.
     Held,
+    /// It is no disk: writes are forgotten, reads succeed and move nothing.
+    Null,
 }
 
 impl Disk {
@@ -68,6 +81,15 @@ impl Disk {
         }
     }
 
+    /// A disk that does nothing, for measuring what is above it.
+    pub(super) const fn null(node: &'static str, mebibytes: u64) -> Self {
+        Self {
+            node,
+            mebibytes,
+            fault: Fault::Null,
+        }
+    }
+
     /// QEMU's description of the disk whose file lies in `directory`. Under a fault the format
     /// layer is on top, because it is what raises the events that a fault waits for.
     pub(super) fn describe(&self, directory: &Path) -> serde_json::Value {
@@ -82,6 +104,12 @@ impl Disk {
             }])
         };
         let below = match self.fault {
+            Fault::Null => {
+                return serde_json::json!({
+                    "driver": "null-co", "node-name": self.node,
+                    "size": self.mebibytes << 20, "read-zeroes": false,
+                });
+            }
             Fault::None | Fault::Used => file,
             Fault::Held => serde_json::json!({"driver": "blkdebug", "image": file}),
             Fault::Read => serde_json::json!({

@@ -16,6 +16,15 @@ use super::kit::Kit;
 use super::monitor::Monitor;
 use super::qemu;
 
+/// Where a guest's words go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Voice {
+    /// Outcomes and remarks.
+    pub(super) tell: fn(&str),
+    /// A figure: its name, then `key=value` pairs.
+    pub(super) figure: fn(&str),
+}
+
 /// How one scenario ended.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -64,6 +73,7 @@ pub(super) struct Machine {
     line: BufReader<UnixStream>,
     to_guest: UnixStream,
     monitor: Monitor,
+    voice: Voice,
     /// Whether the other end of a socket is gone.
     is_line_closed: bool,
 }
@@ -73,7 +83,7 @@ impl Machine {
     ///
     /// # Errors
     /// When QEMU does not start or its sockets do not appear.
-    pub(super) fn start(plan: Plan, kit: &Kit, image: &Path) -> Result<Self> {
+    pub(super) fn start(plan: Plan, kit: &Kit, image: &Path, voice: Voice) -> Result<Self> {
         let directory = directory_of(plan.guest.name)?;
         let process = qemu::command(&plan, kit, image, &directory)?
             .spawn()
@@ -90,6 +100,7 @@ impl Machine {
             to_guest: line.try_clone()?,
             line: BufReader::new(line),
             monitor,
+            voice,
             is_line_closed: false,
         })
     }
@@ -108,23 +119,28 @@ impl Machine {
         };
         if let Some(signal) = self.crash() {
             let guest = self.plan.guest;
-            println!(
+            (self.voice.tell)(&format!(
                 "       guest {}: QEMU itself crashed (signal {signal}): {reason}",
                 guest.name
-            );
+            ));
             let scenarios = rest;
             return Report {
                 outcomes,
-                unfinished: Some(Plan { guest, scenarios }),
+                unfinished: Some(Plan {
+                    guest,
+                    scenarios,
+                    emulation: self.plan.emulation,
+                }),
             };
         }
         for scenario in rest {
             let text = format!("{scenario} {reason}");
-            outcomes.push(told(self.outcome(&text, since, Err)));
+            outcomes.push(self.told(self.outcome(&text, since, Err)));
         }
         // A machine that cannot quit any more is ended by force.
         if self.monitor.quit().is_err() {
-            println!("       guest {} had to be killed", self.plan.guest.name);
+            let name = self.plan.guest.name;
+            (self.voice.tell)(&format!("       guest {name} had to be killed"));
         }
         Report {
             outcomes,
@@ -139,10 +155,11 @@ impl Machine {
             let words = self.listen(started)?;
             match words.split_once(' ').unwrap_or((words.as_str(), "")) {
                 ("start", _) => *since = now(),
-                ("note", text) => println!("       {text}"),
+                ("note", text) => (self.voice.tell)(&format!("       {text}")),
+                ("figure", text) => (self.voice.figure)(text),
                 ("monitor", command) => self.answer(command)?,
-                ("pass", text) => outcomes.push(told(self.outcome(text, *since, Ok))),
-                ("fail", text) => outcomes.push(told(self.outcome(text, *since, Err))),
+                ("pass", text) => outcomes.push(self.told(self.outcome(text, *since, Ok))),
+                ("fail", text) => outcomes.push(self.told(self.outcome(text, *since, Err))),
                 ("end", _) => return Ok(()),
                 _ => bail!("the guest says {words:?}"),
             }
@@ -203,12 +220,12 @@ impl Machine {
             result: result(text.to_owned()),
         }
     }
-}
 
-/// Shows an outcome as soon as it is there.
-fn told(outcome: Outcome) -> Outcome {
-    println!("{outcome}");
-    outcome
+    /// Shows an outcome as soon as it is there.
+    fn told(&self, outcome: Outcome) -> Outcome {
+        (self.voice.tell)(&outcome.to_string());
+        outcome
+    }
 }
 
 impl Drop for Machine {

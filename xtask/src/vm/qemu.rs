@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::guests::{Disk, Fault, Plan};
+use super::guests::{Disk, Emulation, Fault, Plan};
 use super::kit::Kit;
 use crate::process;
 
@@ -19,15 +19,12 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
     let mut command = Command::new(&kit.qemu);
     command
         // Software emulation: the guest needs an IOMMU and nothing of the host's.
-        .args([
-            "-accel",
-            "tcg,thread=multi",
-            "-machine",
-            "q35",
-            "-cpu",
-            "max",
-        ])
-        .args(["-smp", "2", "-m", "1G", "-nodefaults", "-display", "none"])
+        .args(match plan.emulation {
+            Emulation::Parallel => &["-accel", "tcg,thread=multi", "-smp", "2"][..],
+            Emulation::Counted => &COUNTED,
+        })
+        .args(["-machine", "q35", "-cpu", "max"])
+        .args(["-m", "1G", "-nodefaults", "-display", "none"])
         .args(["-no-reboot", "-serial", "stdio"])
         .arg("-kernel")
         .arg(&kit.kernel)
@@ -57,8 +54,11 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
     Ok(command)
 }
 
-/// Makes the file behind a disk.
+/// Makes the file behind a disk, if it has one.
 fn make(disk: &Disk, path: &Path) -> Result<()> {
+    if disk.fault == Fault::Null {
+        return Ok(());
+    }
     let file = File::create(path).context("a disk")?;
     file.set_len(disk.mebibytes << 20)
         .context("a disk's length")?;
@@ -91,6 +91,15 @@ fn socket(name: &str, directory: &Path, file: &str) -> String {
         path.display()
     )
 }
+
+const COUNTED: [&str; 6] = [
+    "-accel",
+    "tcg,thread=single",
+    "-smp",
+    "1",
+    "-icount",
+    "shift=0,sleep=off",
+];
 
 pub(super) const LINE: &str = "line";
 pub(super) const MONITOR: &str = "monitor";
