@@ -77,6 +77,19 @@ pub trait Bus: Send + Sync {
         })
     }
 
+    /// Lets `vector` rest: whoever waits for it polls, and wants no signal before it is routed
+    /// again. What happens meanwhile may be signalled then or not at all: poll once after routing.
+    ///
+    /// It exists because a signal nobody waits for still costs the kernel an interrupt. A bus
+    /// whose signals are cheap may go on firing, as by default.
+    ///
+    /// # Errors
+    /// As [`Bus::enable_interrupt`].
+    fn rest_interrupt(&self, vector: u16) -> Result<(), BusError> {
+        let _unused = vector;
+        Ok(())
+    }
+
     /// Resets the whole function (PCIe function level reset), the last resort after a failed
     /// controller reset. May block for some hundred milliseconds.
     ///

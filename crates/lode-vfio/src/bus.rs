@@ -193,6 +193,11 @@ impl Bus for VfioBus {
         self.vectors.route(self.open.device.as_fd(), vector, signal)
     }
 
+    fn rest_interrupt(&self, vector: u16) -> Result<(), BusError> {
+        self.check_present()?;
+        self.vectors.rest(self.open.device.as_fd(), vector)
+    }
+
     fn reset_function(&self) -> Result<(), BusError> {
         self.check_present()?;
         if !self.can_reset {

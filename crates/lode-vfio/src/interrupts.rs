@@ -75,6 +75,21 @@ impl Vectors {
         Ok(())
     }
 
+    /// Makes `vector` fire nowhere until it is routed again. The kernel masks it; what the device
+    /// signals meanwhile stays pending there (PCI Express 4.0 §6.1.4.5), and fires then.
+    pub(crate) fn rest(&self, device: BorrowedFd<'_>, vector: u16) -> Result<(), BusError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check(vector)?;
+        if state.is_allocated {
+            syscall::route_interrupt(device, VFIO_PCI_MSIX_IRQ_INDEX, u32::from(vector), None)
+                .map_err(failed)?;
+        }
+        if let Some(own) = state.own.get_mut(usize::from(vector)) {
+            *own = None;
+        }
+        Ok(())
+    }
+
     fn route_in(
         &self,
         state: &mut State,
@@ -88,9 +103,8 @@ impl Vectors {
             state.is_allocated = true;
             return Ok(());
         }
-        let signals = [signal.as_raw_fd()];
-        syscall::route_interrupts(device, VFIO_PCI_MSIX_IRQ_INDEX, u32::from(vector), &signals)
-            .map(|_| ())
+        let vector = u32::from(vector);
+        syscall::route_interrupt(device, VFIO_PCI_MSIX_IRQ_INDEX, vector, Some(signal))
             .map_err(failed)
     }
 

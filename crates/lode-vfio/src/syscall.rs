@@ -60,14 +60,40 @@ pub(crate) fn route_interrupts(
     start: u32,
     signals: &[RawFd],
 ) -> io::Result<u32> {
-    let count = u32::try_from(signals.len()).map_err(io::Error::other)?;
-    let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-    let length = size_of::<vfio_irq_set>() + size_of_val(signals);
-    let mut words = Vec::with_capacity(length / size_of::<u32>());
-    words.push(u32::try_from(length).map_err(io::Error::other)?);
-    words.extend([flags, index, start, count]);
+    let mut words = Vec::with_capacity(INTERRUPT_SET_WORDS + signals.len());
+    words.extend(interrupt_set([index, start], signals.len())?);
     words.extend(signals.iter().map(|signal| signal.cast_unsigned()));
-    debug_assert_eq!(words.len() * size_of::<u32>(), length);
+    set_interrupts(device, &mut words)
+}
+
+/// Makes interrupt `start` of `index` fire into `signal`, or nowhere: the kernel then masks it.
+/// Allocates nothing.
+pub(crate) fn route_interrupt(
+    device: BorrowedFd<'_>,
+    index: u32,
+    start: u32,
+    signal: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let signal = signal.map_or(NOWHERE, |signal| signal.as_raw_fd());
+    let [length, flags, index, start, count] = interrupt_set([index, start], 1)?;
+    let mut words = [length, flags, index, start, count, signal.cast_unsigned()];
+    set_interrupts(device, &mut words).map(|_| ())
+}
+
+/// A `vfio_irq_set` for `count` signals from `[index, start]` on, which follow it and are part of
+/// its length.
+fn interrupt_set([index, start]: [u32; 2], count: usize) -> io::Result<[u32; INTERRUPT_SET_WORDS]> {
+    let length = size_of::<vfio_irq_set>() + count * size_of::<RawFd>();
+    let length = u32::try_from(length).map_err(io::Error::other)?;
+    let count = u32::try_from(count).map_err(io::Error::other)?;
+    let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    Ok([length, flags, index, start, count])
+}
+
+/// `words` are a `vfio_irq_set` and its signals.
+fn set_interrupts(device: BorrowedFd<'_>, words: &mut [u32]) -> io::Result<u32> {
+    let told = words.first().copied().map_or(0, u64::from);
+    assert_eq!(told, size_of_val(words) as u64, "the length that is told");
     // SAFETY: `words` holds a `vfio_irq_set` (five 32-bit fields, then the descriptors) of
     // exactly the length that its first field tells.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_SET_IRQS, words.as_mut_ptr()) };
@@ -94,7 +120,11 @@ pub(crate) fn iommu_info(container: BorrowedFd<'_>, buffer: &mut [u32]) -> io::R
     answered(answer).map(|_| ())
 }
 
-const _: () = assert!(size_of::<vfio_irq_set>() == 5 * size_of::<u32>());
+/// The fields of a `vfio_irq_set` before its signals.
+const INTERRUPT_SET_WORDS: usize = 5;
+/// What stands for no signal.
+const NOWHERE: RawFd = -1;
+const _: () = assert!(size_of::<vfio_irq_set>() == INTERRUPT_SET_WORDS * size_of::<u32>());
 
 /// For requests whose argument is a structure of exactly type `T`, its length told inside it
 /// where the request has such a field.
@@ -161,6 +191,7 @@ mod tests {
         assert!(region_info(stranger, 0).is_err_and(refused));
         assert!(reset(stranger).is_err_and(refused));
         assert!(route_interrupts(stranger, 2, 0, &[-1]).is_err_and(refused));
+        assert!(route_interrupt(stranger, 2, 0, None).is_err_and(refused));
         assert!(iommu_info(stranger, &mut [0; 8]).is_err_and(refused));
     }
 

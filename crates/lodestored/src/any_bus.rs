@@ -124,6 +124,10 @@ impl Bus for AnyBus {
         any!(self, bus => bus.route_interrupt(vector, signal))
     }
 
+    fn rest_interrupt(&self, vector: u16) -> Result<(), BusError> {
+        any!(self, bus => bus.rest_interrupt(vector))
+    }
+
     fn reset_function(&self) -> Result<(), BusError> {
         any!(self, bus => bus.reset_function())
     }
