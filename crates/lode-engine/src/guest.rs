@@ -118,10 +118,10 @@ impl<D: BlockDevice> PoolGuest<D> {
         found
     }
 
-    /// Shows the devices what letters and waiters have led to.
+    /// Shows the devices what letters and waiters have led to; how many had something to be shown.
     #[inline]
-    pub(crate) fn kick(&mut self) {
-        self.lanes.iter_mut().for_each(Lane::kick);
+    pub(crate) fn kick(&mut self) -> usize {
+        self.lanes.iter_mut().map(Lane::kick).map(usize::from).sum()
     }
 
     #[inline]

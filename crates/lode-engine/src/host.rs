@@ -193,8 +193,9 @@ impl<D: BlockDevice> PoolHost<D> {
         if self.pool.durable() != durable_before || moved > 0 {
             self.publish();
         }
-        self.lanes.iter_mut().for_each(Lane::kick);
-        moved
+        // What a device was just shown it may answer at the next poll, without a signal.
+        let shown: usize = self.lanes.iter_mut().map(Lane::kick).map(usize::from).sum();
+        moved + shown
     }
 
     /// Whether [`PoolHost::poll_deferred`] may have something to do.
@@ -214,8 +215,7 @@ impl<D: BlockDevice> PoolHost<D> {
             || self.pool.has_damage()
     }
 
-    /// Whether the pool itself has something under way that a completion will end: the poller
-    /// keeps polling.
+    /// Commands in flight at the pool's devices.
     pub(crate) fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
     }

@@ -123,13 +123,15 @@ impl<D: BlockDevice> Lane<D> {
         Err(NotSubmitted::Failed(DeviceError::local(kind)))
     }
 
-    /// Shows the device what was submitted: one doorbell for all of it.
+    /// Shows the device what was submitted: one doorbell for all of it. Whether there was
+    /// anything to show.
     #[inline]
-    pub(crate) fn kick(&mut self) {
-        if self.is_dirty {
-            self.is_dirty = false;
+    pub(crate) fn kick(&mut self) -> bool {
+        let is_dirty = std::mem::take(&mut self.is_dirty);
+        if is_dirty {
             self.device.kick();
         }
+        is_dirty
     }
 
     /// Appends completions.

@@ -157,6 +157,13 @@ impl<D: BlockDevice> Shard<D> {
                 .any(|host| host.in_flight() > 0 || host.has_controls())
     }
 
+    /// Commands in flight at the devices of all pools.
+    #[must_use]
+    pub fn commands_in_flight(&self) -> usize {
+        let guests = self.guests().map(PoolGuest::in_flight);
+        self.hosts().map(PoolHost::in_flight).chain(guests).sum()
+    }
+
     /// The next moment at which polling has something to do although nothing completes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -263,7 +270,10 @@ impl<D: BlockDevice> Shard<D> {
         if !self.core.room.is_empty() {
             found += self.admit_waiting();
         }
-        self.guests.iter_mut().flatten().for_each(PoolGuest::kick);
+        // What a device was just shown it may answer at the next poll, without a signal.
+        for guest in self.guests.iter_mut().flatten() {
+            found += guest.kick();
+        }
         self.core.peers.flush();
         self.core.show_load();
         found += self.core.out.len() - before;
