@@ -132,8 +132,8 @@ impl Batch<'_> {
     /// Says when this queue is to be looked at again, and wakes whoever sleeps.
     pub(super) fn settle(&mut self) {
         if let Some(files) = self.queue.files.as_mut() {
-            files.ring.submit();
-            if files.ring.has_finished() {
+            // Neither of the two will be signalled by anybody: a sleeper must not wait for it.
+            if !files.ring.submit() || files.ring.has_finished() {
                 self.shared.queues.mark(self.queue.id);
             }
         }

@@ -185,14 +185,13 @@ impl FileRing {
         }
     }
 
-    /// Shows the kernel what was started. Does not wait.
-    pub(crate) fn submit(&mut self) {
-        if let Engine::Uring(ring) = &mut self.engine
-            && !ring.submission().is_empty()
-        {
-            // On a passing refusal (EAGAIN, EBUSY) the entries stay and the next call shows them.
-            let _stays_queued = ring.submit().is_err();
-        }
+    /// Shows the kernel what was started; whether all of it was taken. On a passing refusal
+    /// (EAGAIN, EBUSY) the rest stays and is shown by the next call. Does not wait.
+    pub(crate) fn submit(&mut self) -> bool {
+        let Engine::Uring(ring) = &mut self.engine else {
+            return true;
+        };
+        ring.submission().is_empty() || (ring.submit().is_ok() && ring.submission().is_empty())
     }
 
     /// The next operation that ended.
