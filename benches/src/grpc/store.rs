@@ -165,11 +165,6 @@ impl Hosted for Node {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        // It never sleeps while a command is in flight.
-        Vec::new()
-    }
 }
 
 /// The one pool is there from the start.

@@ -1,6 +1,6 @@
 //! A core: one pinned thread with a runtime, the host, its poller and its mailbox.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -211,7 +211,6 @@ impl Thread {
         let hosting = Hosting {
             hosted: RefCell::new(built.hosted),
             desk: Desk::open(core, options.clock, built.buffers, stats),
-            interrupts_changed: Cell::new(true),
         };
         Ok((runtime, Rc::new(hosting)))
     }

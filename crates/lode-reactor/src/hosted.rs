@@ -1,7 +1,5 @@
 //! What a core hosts: an engine shard, as its poller sees it.
 
-use std::os::fd::RawFd;
-
 use lode_engine::{Completion, ControlRequest, DataRequest, Token};
 use lode_units::Instant;
 
@@ -27,21 +25,25 @@ pub trait Hosted: 'static {
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) -> usize;
 
     /// Requests taken and not yet completed, and commands of the host's own that a poll would
-    /// complete. While it is above 0 the core keeps polling.
+    /// complete.
     fn in_flight(&self) -> usize;
+
+    /// Whether something is under way whose end only a poll finds: meanwhile the core does not
+    /// sleep. What wakes an armed core when it completes does not count.
+    fn needs_polling(&self) -> bool {
+        self.in_flight() > 0
+    }
 
     /// The next moment at which [`Hosted::poll`] has something to do although nothing completes.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Lets interrupts through: from now on a completion signals a descriptor of
-    /// [`Hosted::interrupt_fds`] or the core's own signal.
+    /// The core is about to sleep: from now on a completion signals [`CoreContext::signal`], by
+    /// an interrupt that is routed there or by [`Signal::notify`]. One poll follows.
+    ///
+    /// [`CoreContext::signal`]: crate::CoreContext::signal
+    /// [`Signal::notify`]: crate::Signal::notify
     fn arm(&mut self);
 
-    /// Masks interrupts again.
+    /// The core is awake and polls: signals are of no use to it.
     fn disarm(&mut self);
-
-    /// The descriptors that become readable when an armed interrupt fires. Asked at the start and
-    /// after every call through the mailbox. A descriptor stays open until a list without it has
-    /// been returned, or the host is dropped.
-    fn interrupt_fds(&self) -> Vec<RawFd>;
 }

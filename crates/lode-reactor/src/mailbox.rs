@@ -38,7 +38,6 @@ pub(crate) async fn run<H: Hosted>(
         match job {
             Job::Call(action) => {
                 action(&mut hosting.hosted.borrow_mut());
-                hosting.interrupts_changed.set(true);
                 hosting.desk.wake_poller();
             }
             Job::Spawn(make) => {

@@ -9,11 +9,12 @@ use lode_units::{CoreId, MonotonicClock};
 pub enum PollMode {
     /// Never: one processor is fully used.
     Always,
-    /// When nothing is in flight and nothing came in for the idle budget.
+    /// When nothing was found and nothing came in for the idle budget, also with commands in
+    /// flight if their completion wakes the core: a slow device is not waited for by polling.
     #[default]
     Adaptive,
-    /// As soon as a poll finds nothing, also with commands in flight: least processor time, a
-    /// wake-up for each batch of completions.
+    /// As soon as a poll finds nothing: least processor time, a wake-up for each batch of
+    /// completions.
     Interrupt,
 }
 
@@ -27,7 +28,8 @@ pub struct CoreOptions {
     /// When it sleeps.
     pub poll: PollMode,
     /// How long it polls on after the last request or completion. It must exceed a client's turn
-    /// from an answer to its next request, or every batch pays a wake-up.
+    /// from an answer to its next request, or every batch pays a wake-up. A core whose sleeps
+    /// turn out too short to pay polls longer, up to 1 ms.
     pub idle_budget: Duration,
     /// How many tasks the runtime runs before it looks at sockets again.
     pub event_interval: u32,

@@ -1,17 +1,19 @@
 //! The one task of a core that polls what the core hosts.
 //!
 //! ```text
-//!           ┌──────── found something, or in flight, or within the idle budget ───┐
+//!           ┌──── found something, or within the idle budget, or must not sleep ──┐
 //!           ▼                                                                     │
 //!        turn: feed the host, poll it, deliver ── nothing for the idle budget ──► arm, turn
 //!           ▲                                                                     │ nothing
-//!           └── disarm ◄── waker │ interrupt │ deadline ◄── pending in epoll ◄────┘
+//!           └── disarm ◄─── task │ signal │ deadline ◄──── pending in epoll ◄─────┘
 //! ```
 //! `yield_now` between two turns is deferred by the runtime until it has looked at its sockets,
 //! so that they are polled as busily as the device.
 
 mod account;
+mod budget;
 mod sleep;
+mod steps;
 
 use std::cell::RefCell;
 use std::io;
@@ -26,7 +28,9 @@ use crate::gateway::Desk;
 use crate::hosted::Hosted;
 use crate::options::{CoreOptions, PollMode};
 use crate::poller::account::Account;
-use crate::poller::sleep::Sleeper;
+use crate::poller::budget::Budget;
+use crate::poller::sleep::{Sleeper, WakeReason};
+use crate::poller::steps::{FALLING_ASLEEP, Step};
 use crate::signal::Signal;
 use crate::stats::CoreStats;
 
@@ -35,8 +39,6 @@ use crate::stats::CoreStats;
 pub(crate) struct Hosting<H> {
     pub(crate) hosted: RefCell<H>,
     pub(crate) desk: Rc<Desk>,
-    /// Set by whoever may have changed the host's interrupt descriptors.
-    pub(crate) interrupts_changed: std::cell::Cell<bool>,
 }
 
 /// The poller's own state.
@@ -47,8 +49,11 @@ pub(crate) struct Poller<H> {
     signal: Arc<Signal>,
     completions: Vec<Completion>,
     last_active: Instant,
+    budget: Budget,
     account: Account,
     sleeper: Sleeper,
+    /// What ended the sleep before the present turn.
+    woken_by: Option<WakeReason>,
 }
 
 impl<H: Hosted> Poller<H> {
@@ -64,7 +69,9 @@ impl<H: Hosted> Poller<H> {
             sleeper: Sleeper::new(Arc::clone(&signal))?,
             completions: Vec::with_capacity(COMPLETIONS_PER_TURN),
             last_active: now,
+            budget: Budget::new(options.idle_budget),
             account: Account::new(Arc::clone(&stats), now),
+            woken_by: None,
             hosting,
             options,
             stats,
@@ -77,6 +84,9 @@ impl<H: Hosted> Poller<H> {
         loop {
             let now = self.options.clock.now();
             let is_useful = self.turn(now);
+            if self.woken_by.take() == Some(WakeReason::Signal) && !is_useful {
+                self.stats.wakes_spurious.increment();
+            }
             if is_useful || !self.may_sleep(now) {
                 tokio::task::yield_now().await;
             } else {
@@ -107,30 +117,36 @@ impl<H: Hosted> Poller<H> {
 
     /// Whether there is nothing to poll for.
     fn may_sleep(&self, now: Instant) -> bool {
-        match self.options.poll {
+        let is_over = match self.options.poll {
             PollMode::Always => false,
             PollMode::Interrupt => true,
             PollMode::Adaptive => {
-                self.hosting.hosted.borrow().in_flight() == 0
-                    && !self.hosting.desk.has_waiting()
-                    && now.saturating_duration_since(self.last_active) >= self.options.idle_budget
+                now.saturating_duration_since(self.last_active) >= self.budget.present()
             }
-        }
+        };
+        is_over && !self.hosting.hosted.borrow().needs_polling() && !self.hosting.desk.needs_turns()
     }
 
-    /// Arms, polls once more, and sleeps if that found nothing either.
+    /// Falls asleep, unless the last look finds something; returns when awake again.
     async fn sleep(&mut self, now: Instant) {
-        if self.hosting.interrupts_changed.take() {
-            let fds = self.hosting.hosted.borrow().interrupt_fds();
-            self.sleeper.watch(&fds);
-        }
-        self.hosting.hosted.borrow_mut().arm();
-        self.signal.arm();
-        if self.turn(now) {
-            self.stats.sleeps_averted.increment();
-        } else {
-            let deadline = self.hosting.hosted.borrow().next_deadline();
-            self.sleep_until(deadline).await;
+        for step in FALLING_ASLEEP {
+            match step {
+                Step::Forget => self.sleeper.forget(),
+                Step::Arm => {
+                    self.hosting.hosted.borrow_mut().arm();
+                    self.signal.arm();
+                }
+                Step::Look => {
+                    if self.turn(now) {
+                        self.stats.sleeps_averted.increment();
+                        break;
+                    }
+                }
+                Step::Sleep => {
+                    let deadline = self.hosting.hosted.borrow().next_deadline();
+                    self.sleep_until(deadline).await;
+                }
+            }
         }
         self.signal.disarm();
         self.hosting.hosted.borrow_mut().disarm();
@@ -140,22 +156,45 @@ impl<H: Hosted> Poller<H> {
         let clock = self.options.clock;
         let asleep_from = clock.now();
         let wait = deadline.map(|at| at.saturating_duration_since(asleep_from));
-        if wait == Some(Duration::ZERO) {
+        if wait.is_some_and(|wait| self.is_too_short(wait)) {
             tokio::task::yield_now().await;
             return;
         }
         self.stats.sleeps.increment();
-        let is_deadline = self.sleeper.sleep(&self.hosting.desk, wait).await;
+        let reason = self.sleeper.sleep(&self.hosting.desk, wait).await;
         let now = clock.now();
+        self.note_wake(reason, deadline, now);
+        self.budget
+            .slept(now.saturating_duration_since(asleep_from));
+        self.account.slept(asleep_from, now);
+    }
+
+    /// Whether a wait is not to be slept through: the runtime's timer would make it much longer.
+    fn is_too_short(&self, wait: Duration) -> bool {
+        match self.options.poll {
+            PollMode::Always | PollMode::Adaptive => wait < TIMER_STEP,
+            PollMode::Interrupt => wait.is_zero(),
+        }
+    }
+
+    /// Counts why a sleep has ended, and times it where the moment is known.
+    fn note_wake(&mut self, reason: WakeReason, deadline: Option<Instant>, now: Instant) {
         let woken_at = self.hosting.desk.clear_poller();
-        let due = if is_deadline { deadline } else { woken_at };
+        let (counter, due) = match reason {
+            WakeReason::Task => (&self.stats.wakes_by_task, woken_at),
+            WakeReason::Signal => (&self.stats.wakes_by_signal, woken_at),
+            WakeReason::Deadline => (&self.stats.wakes_by_deadline, deadline),
+        };
+        counter.increment();
         if let Some(due) = due {
             let latency = now.saturating_duration_since(due);
             self.stats.wake_latency.record(latency);
         }
-        self.account.slept(asleep_from, now);
+        self.woken_by = Some(reason);
     }
 }
 
 /// How many completions the buffer between host and gateway is made for.
 const COMPLETIONS_PER_TURN: usize = 4096;
+/// To what the runtime rounds deadlines up.
+const TIMER_STEP: Duration = Duration::from_millis(1);

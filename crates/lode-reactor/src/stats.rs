@@ -26,7 +26,16 @@ pub struct CoreStats {
     pub sleeps: Counter,
     /// How often the second poll, after arming, found something and the sleep was called off.
     pub sleeps_averted: Counter,
-    /// From a wake-up on this core, or the deadline slept for, to the next turn.
+    /// Sleeps ended by a task of this core, which brought a request or changed the host.
+    pub wakes_by_task: Counter,
+    /// Sleeps ended by the core's signal: an interrupt or another thread.
+    pub wakes_by_signal: Counter,
+    /// Sleeps ended by a deadline of the host.
+    pub wakes_by_deadline: Counter,
+    /// Wake-ups by the core's signal after which the first turn found nothing to do.
+    pub wakes_spurious: Counter,
+    /// From a wake-up by a task, or the deadline slept for, to the next turn. When an interrupt
+    /// fired is known to the device alone: those wake-ups are counted, not timed.
     pub wake_latency: Histogram,
     /// Jobs run from the mailbox.
     pub mailbox_jobs: Counter,

@@ -84,10 +84,6 @@ impl Hosted for Echo {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 async fn request() -> IoRequest {

@@ -115,10 +115,6 @@ impl Hosted for Echo {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 struct NoPools;

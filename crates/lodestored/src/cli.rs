@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Parser;
 
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, Poll};
 
 /// The Lodestore storage daemon.
 #[derive(Debug, Parser)]
@@ -50,6 +50,10 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "ADDRESS", env = "LODESTORED_HTTP")]
     pub(crate) http: Option<Listen>,
 
+    /// When the core sleeps, instead of what is configured.
+    #[arg(long, value_name = "MODE", env = "LODESTORED_POLL")]
+    pub(crate) poll: Option<Poll>,
+
     /// Once everything serves, write the process id and the bound addresses to this file, as
     /// JSON.
     #[arg(long, value_name = "FILE")]
@@ -73,6 +77,9 @@ impl Cli {
         }
         if let Some(http) = self.http {
             config.server.http = http;
+        }
+        if let Some(poll) = self.poll {
+            config.core.poll = poll;
         }
         if let Some(filter) = &self.log {
             config.log.filter.clone_from(filter);
@@ -100,6 +107,8 @@ mod tests {
             "127.0.0.1:0",
             "--log",
             "debug",
+            "--poll",
+            "interrupt",
         ];
         let config = Cli::parse_from(arguments)
             .configuration()
@@ -107,6 +116,7 @@ mod tests {
         assert_eq!(config.server.grpc, [Listen::loopback(0)]);
         assert_eq!(config.server.http, Listen::loopback(9464));
         assert_eq!(config.log.filter, "debug");
+        assert_eq!(config.core.poll, Poll::Interrupt);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
+use lode_reactor::PollMode;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use listen::Listen;
@@ -60,14 +62,26 @@ pub(crate) struct Core {
 }
 
 /// When a core sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Poll {
-    /// Never.
+    /// Never: uses a whole processor, and devices raise no interrupts
     Always,
-    /// When nothing is in flight and the idle budget is used up.
+    /// When nothing came in and nothing completed for the idle budget
     #[default]
     Adaptive,
+    /// As soon as there is nothing to do: least processor time, a wake-up for each batch
+    Interrupt,
+}
+
+impl From<Poll> for PollMode {
+    fn from(poll: Poll) -> Self {
+        match poll {
+            Poll::Always => Self::Always,
+            Poll::Adaptive => Self::Adaptive,
+            Poll::Interrupt => Self::Interrupt,
+        }
+    }
 }
 
 /// How much memory the daemon takes for data in flight.
@@ -223,8 +237,8 @@ mod tests {
     fn what_is_left_out_has_its_default() {
         let config = Config::parse("").expect("an empty file is a configuration");
         assert_eq!(config, Config::default());
-        let config = Config::parse("[core]\npoll = 'always'\n").expect("one key");
-        assert_eq!(config.core.poll, Poll::Always);
+        let config = Config::parse("[core]\npoll = 'interrupt'\n").expect("one key");
+        assert_eq!(config.core.poll, Poll::Interrupt);
         assert_eq!(config.core.idle_budget, Duration::from_micros(200));
     }
 

@@ -8,16 +8,17 @@ use anyhow::bail;
 use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{DmaMemory, IovaSpace, PagePreference};
 use lode_engine::{Shard, ShardStats};
+use lode_nvme::{ControllerOptions, QueueOptions};
 use lode_reactor::{Built, Core, CoreExit, CoreHandle, CoreOptions, Listener, PollMode};
 use lode_server::{HttpServer, ListenAddress, Monitor, RemoteAccess, Server, Serving};
 use lode_units::{CoreId, MonotonicClock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Cli;
-use crate::config::{Config, HugePages, Poll};
+use crate::config::{Config, HugePages};
 use crate::drive::{DevicesSource, Opener};
 use crate::manager::Manager;
-use crate::node::Node;
+use crate::node::{Interrupts, Node};
 use crate::notify::{self, Bound};
 use crate::pools::Pools;
 use crate::registry::Registry;
@@ -70,15 +71,15 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
 }
 
 /// A core that runs, without pools yet.
-struct Started {
-    core: CoreHandle<Node>,
-    opener: Opener,
-    clock: MonotonicClock,
-    stats: Arc<ShardStats>,
+pub(crate) struct Started {
+    pub(crate) core: CoreHandle<Node>,
+    pub(crate) opener: Opener,
+    pub(crate) clock: MonotonicClock,
+    pub(crate) stats: Arc<ShardStats>,
 }
 
 /// Starts the core and allocates all memory that requests will use.
-fn start_core(config: &Config) -> anyhow::Result<Started> {
+pub(crate) fn start_core(config: &Config) -> anyhow::Result<Started> {
     let clock = MonotonicClock::new();
     let space = Arc::new(IovaSpace::new());
     let preference = match config.memory.huge_pages {
@@ -109,22 +110,30 @@ fn start_core(config: &Config) -> anyhow::Result<Started> {
     let mut options = CoreOptions::new(CoreId::new(0), clock);
     options.cpu = config.core.cpu;
     options.idle_budget = config.core.idle_budget;
-    options.poll = match config.core.poll {
-        Poll::Always => PollMode::Always,
-        Poll::Adaptive => PollMode::Adaptive,
+    options.poll = config.core.poll.into();
+    let interrupts = match options.poll {
+        PollMode::Always | PollMode::Adaptive => Interrupts::RestWhenBusy,
+        PollMode::Interrupt => Interrupts::Fire,
     };
     let core = Core::spawn(options, move |_context| {
         Ok(Built {
-            hosted: Node::new(shard),
+            hosted: Node::new(shard, interrupts),
             buffers,
         })
     })?;
     let registry = Arc::new(Registry::default());
+    let signal = match options.poll {
+        PollMode::Always => None,
+        PollMode::Adaptive | PollMode::Interrupt => Some(Arc::clone(core.signal())),
+    };
     let opener = Opener {
         space,
         memories,
         clock,
         registry,
+        signal,
+        controller: ControllerOptions::default(),
+        queue: QueueOptions::default(),
     };
     Ok(Started {
         core,

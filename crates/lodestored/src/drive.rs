@@ -2,6 +2,7 @@
 //! away from the core, which takes it over afterwards.
 
 mod figures;
+mod interrupt;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use lode_nvme::{
     Controller, ControllerEvent, ControllerOptions, ControllerState, NamespaceQueue, QueueOptions,
 };
 use lode_nvme_spec::log_page::HealthLog;
+use lode_reactor::Signal;
 use lode_server::{DeviceDetails, PoolManagerError};
 use lode_units::{Instant, MonotonicClock, NamespaceId};
 
@@ -21,6 +23,7 @@ use crate::registry::Registry;
 
 pub(crate) use figures::{Devices, DevicesSource};
 use figures::{Figures, saturated};
+pub(crate) use interrupt::Interrupt;
 
 /// The queue of one device on the core.
 pub(crate) type Queue = NamespaceQueue<AnyBus>;
@@ -32,6 +35,7 @@ pub(crate) struct Drive {
     controller: Controller<AnyBus>,
     /// When the controller itself wants to be polled, beside its queue.
     due: Instant,
+    interrupt: Interrupt,
     removal: Removal,
     registry: Arc<Registry>,
     figures: Arc<Figures>,
@@ -48,6 +52,12 @@ pub(crate) struct Opener {
     pub(crate) memories: Arc<[DmaMemory]>,
     pub(crate) clock: MonotonicClock,
     pub(crate) registry: Arc<Registry>,
+    /// Where interrupts go; `None` for a core that only polls.
+    pub(crate) signal: Option<Arc<Signal>>,
+    /// How controllers are driven.
+    pub(crate) controller: ControllerOptions,
+    /// How their queues are made, apart from the interrupt.
+    pub(crate) queue: QueueOptions,
 }
 
 /// A drive that serves.
@@ -76,10 +86,11 @@ impl Opener {
             device: name.to_owned(),
             message,
         };
-        let mut controller = Controller::new(bus, ControllerOptions::default(), &self.space)
+        let mut controller = Controller::new(bus, self.controller.clone(), &self.space)
             .map_err(|error| failed(chain(&error)))?;
+        let interrupt = Interrupt::prepare(controller.bus(), self.signal.as_ref());
         let queue = self
-            .bring_up(&mut controller, spec.namespace())
+            .bring_up(&mut controller, spec.namespace(), interrupt.vector())
             .map_err(|error| failed(chain(&error)))?
             .ok_or_else(|| failed(no_namespace(spec.namespace())))?;
         self.registry.show(name, details(&controller));
@@ -89,6 +100,7 @@ impl Opener {
             name: name.to_owned(),
             controller,
             due: Instant::ZERO,
+            interrupt,
             removal: Removal::NotRequested,
             registry: Arc::clone(&self.registry),
             figures,
@@ -105,6 +117,7 @@ impl Opener {
         &self,
         controller: &mut Controller<AnyBus>,
         wanted: Option<NamespaceId>,
+        interrupt_vector: Option<u16>,
     ) -> Result<Option<Queue>, lode_nvme::NvmeError> {
         controller.bring_up(&self.clock)?;
         for memory in self.memories.iter() {
@@ -118,7 +131,11 @@ impl Opener {
         else {
             return Ok(None);
         };
-        let queue = controller.open_queue(namespace, QueueOptions::default(), &self.space)?;
+        let options = QueueOptions {
+            interrupt_vector,
+            ..self.queue
+        };
+        let queue = controller.open_queue(namespace, options, &self.space)?;
         controller.settle(&self.clock)?;
         Ok(Some(queue))
     }
@@ -161,6 +178,21 @@ impl Drive {
     /// When it wants to be polled although nothing was submitted.
     pub(crate) const fn next_deadline(&self) -> Instant {
         self.due
+    }
+
+    /// Whether a completion of its queue wakes the core that armed it.
+    pub(crate) const fn wakes(&self) -> bool {
+        !matches!(self.interrupt, Interrupt::None)
+    }
+
+    /// Has its queue signal completions. May enter the kernel.
+    pub(crate) fn fire_interrupt(&mut self) {
+        self.interrupt.fire(self.controller.bus());
+    }
+
+    /// Has its queue signal nothing. May enter the kernel.
+    pub(crate) fn rest_interrupt(&mut self) {
+        self.interrupt.rest(self.controller.bus());
     }
 
     /// Tells the device that it will be used no more, so that it keeps what it has cached.

@@ -1,6 +1,9 @@
 //! What the core hosts: the engine's shard and the controllers under it.
-
-use std::os::fd::RawFd;
+//!
+//! A completion that nobody waits for asleep still costs the kernel an interrupt, and letting a
+//! vector rest and fire again costs two system calls. So interrupts go on firing after a sleep,
+//! until a burst of work shows that they are of no use: at most the cost of that many interrupts
+//! is added to it, and a core that sleeps between its requests makes no system call at all.
 
 use lode_engine::{Completion, ControlRequest, DataRequest, PoolIdentity, PoolIndex, Shard, Token};
 use lode_extent::{Pool, PoolState};
@@ -14,6 +17,18 @@ use crate::drive::{Drive, Due, Opened, Queue};
 pub(crate) struct Node {
     shard: Shard<Queue>,
     pools: Vec<OpenPool>,
+    interrupts: Interrupts,
+    /// Polls that may find something before interrupts rest; they do rest at 0.
+    polls_until_rest: u32,
+}
+
+/// When the interrupts of a core's drives rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupts {
+    /// While the core is busy polling.
+    RestWhenBusy,
+    /// Never: the core sleeps whenever a poll finds nothing.
+    Fire,
 }
 
 /// A pool with the controllers that belong to it.
@@ -24,10 +39,12 @@ struct OpenPool {
 }
 
 impl Node {
-    pub(crate) const fn new(shard: Shard<Queue>) -> Self {
+    pub(crate) const fn new(shard: Shard<Queue>, interrupts: Interrupts) -> Self {
         Self {
             shard,
             pools: Vec::new(),
+            interrupts,
+            polls_until_rest: POLLS_UNTIL_REST,
         }
     }
 
@@ -40,6 +57,8 @@ impl Node {
             queues.push((opened.name, opened.queue));
         }
         let index = self.shard.attach(name, queues, pool);
+        // Those of the other drives may rest; the new ones fire.
+        self.let_interrupts_fire();
         self.pools.push(OpenPool { index, drives });
         index
     }
@@ -86,6 +105,28 @@ impl Node {
         self.shard.stop_admitting();
     }
 
+    fn let_interrupts_fire(&mut self) {
+        if self.polls_until_rest == 0 {
+            self.drives_mut().for_each(Drive::fire_interrupt);
+        }
+        self.polls_until_rest = POLLS_UNTIL_REST;
+    }
+
+    /// A poll has found something.
+    fn note_work(&mut self) {
+        if self.polls_until_rest == 0 || self.interrupts == Interrupts::Fire {
+            return;
+        }
+        self.polls_until_rest -= 1;
+        if self.polls_until_rest == 0 {
+            self.drives_mut().for_each(Drive::rest_interrupt);
+        }
+    }
+
+    fn drives_mut(&mut self) -> impl Iterator<Item = &mut Drive> {
+        self.pools.iter_mut().flat_map(|pool| &mut pool.drives)
+    }
+
     /// Requests under way.
     pub(crate) fn requests_in_flight(&self) -> usize {
         self.shard.requests_in_flight()
@@ -125,11 +166,26 @@ impl Hosted for Node {
                     .for_each(|(drive, queue)| drive.publish(queue));
             }
         }
-        self.shard.poll(now, completions)
+        let found = self.shard.poll(now, completions);
+        if found > 0 {
+            self.note_work();
+        }
+        found
     }
 
     fn in_flight(&self) -> usize {
         usize::from(self.shard.is_busy())
+    }
+
+    fn needs_polling(&self) -> bool {
+        // Work that no device has in hand goes on only when it is polled.
+        self.shard.is_busy()
+            && (self.shard.commands_in_flight() == 0
+                || self
+                    .pools
+                    .iter()
+                    .flat_map(|pool| &pool.drives)
+                    .any(|drive| !drive.wakes()))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -140,13 +196,15 @@ impl Hosted for Node {
             .min()
     }
 
-    fn arm(&mut self) {}
+    fn arm(&mut self) {
+        self.let_interrupts_fire();
+    }
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<RawFd> {
-        // The core never sleeps while a command is in flight, so that no completion has to wake
-        // it.
-        Vec::new()
-    }
 }
+
+/// As many interrupts as cost about what letting them rest and fire again does.
+const POLLS_UNTIL_REST: u32 = 32;
+
+#[cfg(test)]
+mod tests;

@@ -235,14 +235,11 @@ impl Desk {
         }
     }
 
-    /// Whether the poller has something to do besides polling the host: requests wait for it, or
-    /// buffers may have to be taken from answers.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.with(|state| {
-            !state.data.is_empty()
-                || !state.control.is_empty()
-                || (state.buffers.is_short() && state.turn < state.awake_until_turn)
-        })
+    /// Whether the poller must go on turning although nothing completes: buffers may have to be
+    /// taken from answers. Requests that wait do not count: they wait because the host is full,
+    /// and go on when it has ended another.
+    pub(crate) fn needs_turns(&self) -> bool {
+        self.with(|state| state.buffers.is_short() && state.turn < state.awake_until_turn)
     }
 
     /// Somebody waits for a buffer: the poller stays awake for a while, to relieve them.

@@ -81,10 +81,6 @@ impl Hosted for FakeHost {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 /// The buffers of a test core: two of 4 KiB and one of 64 KiB.

@@ -1,6 +1,5 @@
 //! Sleep and wake.
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +10,6 @@ use lode_block::Durability;
 use lode_engine::{Completion, ControlRequest, DataCompletion, DataRequest, Token};
 use lode_reactor::{Built, Core, CoreHandle, CoreOptions, Hosted, PollMode, Signal, gateway};
 use lode_units::Instant;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fake::{FakeHost, buffers, flush, on_core, options, run, spawn};
 
@@ -94,10 +92,6 @@ impl Hosted for Alarm {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 #[test]
@@ -122,9 +116,8 @@ fn a_sleeping_core_wakes_for_the_hosts_deadline() {
     });
 }
 
-/// A host whose device has an interrupt of its own.
+/// A host whose device has an interrupt, routed into the core's signal.
 struct Interrupting {
-    interrupt: Arc<OwnedFd>,
     is_fired: Arc<AtomicBool>,
     is_armed: Arc<AtomicBool>,
     found: Arc<AtomicBool>,
@@ -148,7 +141,11 @@ impl Hosted for Interrupting {
     }
 
     fn in_flight(&self) -> usize {
-        0
+        1
+    }
+
+    fn needs_polling(&self) -> bool {
+        false
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -162,42 +159,82 @@ impl Hosted for Interrupting {
     fn disarm(&mut self) {
         self.is_armed.store(false, Ordering::SeqCst);
     }
+}
 
-    fn interrupt_fds(&self) -> Vec<i32> {
-        vec![self.interrupt.as_raw_fd()]
+/// Has the device fire `rounds` times, each time when the core sleeps; with or without something
+/// to find.
+async fn interrupt(options: CoreOptions, rounds: u64, finds: bool) -> CoreHandle<Interrupting> {
+    let flags: [Arc<AtomicBool>; 3] = Default::default();
+    let [is_fired, is_armed, found] = flags.clone();
+    let host = Interrupting {
+        is_fired,
+        is_armed,
+        found,
+    };
+    let core = Core::spawn(options, move |_context| {
+        Ok(Built {
+            hosted: host,
+            buffers: buffers(),
+        })
+    });
+    let core = core.expect("a core");
+    let [is_fired, is_armed, found] = flags;
+    for round in 1..=rounds {
+        while core.stats().sleeps.read() < round || !is_armed.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        is_fired.store(finds, Ordering::Release);
+        // As an interrupt does: without a look at whether anybody sleeps.
+        rustix::io::write(&**core.signal(), &1_u64.to_ne_bytes()).expect("counted");
+        while finds && !found.swap(false, Ordering::AcqRel) {
+            tokio::task::yield_now().await;
+        }
     }
+    core
 }
 
 #[test]
-fn a_sleeping_core_wakes_for_the_interrupt_of_its_device_every_time() {
+fn a_core_that_sleeps_with_a_command_in_flight_wakes_for_its_interrupt_every_time() {
     run(async {
-        let interrupt = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
-        let interrupt = Arc::new(interrupt);
-        let flags: [Arc<AtomicBool>; 3] = Default::default();
-        let [is_fired, is_armed, found] = flags.clone();
-        let host = Interrupting {
-            interrupt: Arc::clone(&interrupt),
-            is_fired,
-            is_armed,
-            found,
-        };
-        let core = Core::spawn(options(), move |_context| {
-            Ok(Built {
-                hosted: host,
-                buffers: buffers(),
-            })
-        });
-        let core = core.expect("a core");
-        let [is_fired, is_armed, found] = flags;
-        for round in 1..=20 {
-            while core.stats().sleeps.read() < round || !is_armed.load(Ordering::SeqCst) {
-                tokio::task::yield_now().await;
-            }
-            is_fired.store(true, Ordering::Release);
-            rustix::io::write(&*interrupt, &1_u64.to_ne_bytes()).expect("counted");
-            while !found.swap(false, Ordering::AcqRel) {
-                tokio::task::yield_now().await;
-            }
+        for poll in [PollMode::Adaptive, PollMode::Interrupt] {
+            let options = CoreOptions { poll, ..options() };
+            let core = interrupt(options, 20, true).await;
+            assert!(core.stats().wakes_by_signal.read() >= 20);
+        }
+    });
+}
+
+#[test]
+fn a_wake_up_that_finds_nothing_is_counted_as_spurious() {
+    run(async {
+        let core = interrupt(options(), 5, false).await;
+        while core.stats().sleeps.read() < 6 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(core.stats().wakes_spurious.read(), 5);
+        assert_eq!(core.stats().wakes_by_signal.read(), 5);
+    });
+}
+
+#[test]
+fn a_core_whose_command_in_flight_wakes_nobody_does_not_sleep() {
+    run(async {
+        for poll in [PollMode::Adaptive, PollMode::Interrupt] {
+            let core = spawn(CoreOptions { poll, ..options() }, FakeHost::new(8, 0));
+            let release = core.call(|host| Arc::clone(&host.release)).await;
+            let release = release.expect("the core runs");
+            let answer = on_core(&core, || async {
+                gateway::submit(flush()).expect("room").await.result
+            });
+            let looks = async {
+                while core.call(|host| host.held.len()).await.expect("a core") == 0 {}
+                let before = core.stats().sleeps.read();
+                assert!(turns_meanwhile(&core) > 0);
+                assert_eq!(core.stats().sleeps.read(), before);
+                release.fetch_add(1, Ordering::AcqRel);
+            };
+            let (answer, ()) = tokio::join!(answer, looks);
+            assert_eq!(answer, Ok(Durability::None));
         }
     });
 }
@@ -262,6 +299,10 @@ impl Hosted for RemoteHost {
         self.in_flight
     }
 
+    fn needs_polling(&self) -> bool {
+        false
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
@@ -269,10 +310,6 @@ impl Hosted for RemoteHost {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 /// Sends `count` requests, `depth` at a time, through a core that sleeps whenever a poll finds

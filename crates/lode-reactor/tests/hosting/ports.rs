@@ -66,10 +66,6 @@ impl Hosted for Correspondent {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
 
 fn spawn(core: u16) -> CoreHandle<Correspondent> {

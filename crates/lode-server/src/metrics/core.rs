@@ -31,7 +31,18 @@ pub(crate) fn collect(core: CoreId, stats: &CoreStats, mailbox_depth: usize, int
         let name = "lodestore_core_time_seconds_total";
         into.counter_of_time(name, help, &with("state", state), nanoseconds);
     }
-    let help = "From the reason to wake to the next turn of the poller.";
+    for (reason, counter) in [
+        ("task", &stats.wakes_by_task),
+        ("signal", &stats.wakes_by_signal),
+        ("deadline", &stats.wakes_by_deadline),
+    ] {
+        let help = "Sleeps ended: by a task of the core, by an interrupt or another thread, by a \
+                    deadline.";
+        let name = "lodestore_core_wakes_total";
+        into.counter(name, help, &with("reason", reason), counter.read());
+    }
+    let help = "From a wake-up by a task, or the deadline slept for, to the next turn of the \
+                poller.";
     let latency = stats.wake_latency.snapshot();
     into.histogram("lodestore_core_wake_latency_seconds", help, labels, latency);
     collect_counters(labels, stats, into);
@@ -82,6 +93,11 @@ fn collect_counters(labels: &[(&str, &str)], stats: &CoreStats, into: &mut Famil
             "lodestore_core_sleeps_averted_total",
             "How often the poll after arming found something.",
             &stats.sleeps_averted,
+        ),
+        (
+            "lodestore_core_wakes_spurious_total",
+            "Wake-ups by an interrupt or another thread after which nothing was found.",
+            &stats.wakes_spurious,
         ),
         (
             "lodestore_core_mailbox_jobs_run_total",

@@ -53,6 +53,8 @@ fn the_metrics_are_well_formed() {
         for name in [
             "lodestore_core_polls_total{core=\"0\",result=\"useful\"}",
             "lodestore_core_time_seconds_total{core=\"0\",state=\"asleep\"}",
+            "lodestore_core_wakes_total{core=\"0\",reason=\"signal\"} 0",
+            "lodestore_core_wakes_spurious_total{core=\"0\"} 0",
             "lodestore_core_wake_latency_seconds_bucket{core=\"0\",le=\"+Inf\"}",
             "lodestore_completions_total{route=\"inline\",reason=\"none\"}",
             "lodestore_fua_writes_total 0",

@@ -390,8 +390,4 @@ impl Hosted for MemoryHost {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
-
-    fn interrupt_fds(&self) -> Vec<i32> {
-        Vec::new()
-    }
 }
