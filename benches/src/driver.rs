@@ -1,7 +1,7 @@
 //! The driver against the emulated controller in memory, and a volume above it: what the volume
 //! layer costs, as a ratio.
 
-use lode_block::{BufferPool, BufferPoolSpec, Operation};
+use lode_block::{BufferPool, BufferPoolSpec, Durability, Operation};
 use lode_bus::{IovaSpace, PagePreference};
 use lode_engine::{DataOperation, PoolIndex, Shard, device_spec};
 use lode_extent::{ExistingPool, Pool, PoolSpec};
@@ -44,6 +44,7 @@ pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
                     Operation::Read => DataOperation::Read,
                     _ => DataOperation::Write,
                 },
+                durability: Durability::None,
                 block_bytes: 4096,
                 span_bytes: SPAN_BYTES,
                 depth,

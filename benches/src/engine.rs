@@ -1,6 +1,6 @@
 //! The engine over a null device: what classifier, extent map and routing cost for each request.
 
-use lode_block::{BufferPool, BufferPoolSpec};
+use lode_block::{BufferPool, BufferPoolSpec, Durability, WriteCache};
 use lode_bus::{IovaSpace, PagePreference};
 use lode_engine::{DataOperation, PoolIndex, Shard, VolumeHandle, device_spec};
 use lode_extent::{ExistingPool, Pool, PoolSpec};
@@ -27,6 +27,7 @@ pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
                 operation,
                 block_bytes: 4096,
                 span_bytes: SPAN_BYTES,
+                durability: Durability::None,
                 depth,
                 operations: OPERATIONS,
             };
@@ -62,8 +63,66 @@ pub(crate) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
 pub(crate) fn mapped_volume<P: FnMut(Instant)>(
     pump: P,
 ) -> anyhow::Result<(Load<NullDevice, P>, PoolIndex, VolumeHandle)> {
-    let space = IovaSpace::new();
-    let shard = Shard::new(&space, PagePreference::HugeIfReserved)?;
+    let mut made = Ground::default().make(pump)?;
+    let index = made.1;
+    made.0
+        .shard
+        .devices_mut(index)
+        .for_each(NullDevice::become_null);
+    Ok(made)
+}
+
+/// What a volume that is all mapped lies on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    pub(crate) span_bytes: u64,
+    pub(crate) write_cache: WriteCache,
+    pub(crate) supports_write_through: bool,
+}
+
+impl Default for Ground {
+    fn default() -> Self {
+        Self {
+            span_bytes: SPAN_BYTES,
+            write_cache: WriteCache::None,
+            supports_write_through: true,
+        }
+    }
+}
+
+impl Ground {
+    /// The device: it keeps what the pool itself writes, and nothing of what clients do.
+    pub(crate) fn device(&self) -> NullDevice {
+        let cache = (self.write_cache, self.supports_write_through);
+        NullDevice::new(4 << 30, 1024, cache)
+    }
+
+    /// A volume, all of it mapped.
+    pub(crate) fn make<P: FnMut(Instant)>(
+        &self,
+        pump: P,
+    ) -> anyhow::Result<(Load<NullDevice, P>, PoolIndex, VolumeHandle)> {
+        let space = IovaSpace::new();
+        let shard = Shard::new(&space, PagePreference::HugeIfReserved)?;
+        let mut device = self.device();
+        device.map(shard.memories().cloned().collect());
+        let spec = PoolSpec {
+            name: "bench".to_owned(),
+            existing: ExistingPool::Refuse,
+        };
+        let pool = Pool::create(spec, &[device_spec(&device)], &mut SeededRandom::new(1), 0)?;
+        let mut load = Load::new(shard, client_buffers(&space)?, pump);
+        let index = load
+            .shard
+            .attach("bench", vec![("null".to_owned(), device)], pool);
+        load.until_ready(index)?;
+        let volume = load.full_volume("volume", self.span_bytes)?;
+        Ok((load, index, volume))
+    }
+}
+
+/// Buffers for one closed loop.
+pub(crate) fn client_buffers(space: &IovaSpace) -> anyhow::Result<BufferPool> {
     let specs = [
         BufferPoolSpec {
             length_bytes: 4096,
@@ -74,24 +133,11 @@ pub(crate) fn mapped_volume<P: FnMut(Instant)>(
             count: 1,
         },
     ];
-    let buffers = BufferPool::new(&specs, &space, PagePreference::HugeIfReserved)?;
-    let mut device = NullDevice::new(4 << 30, 1024);
-    device.map(shard.memories().cloned().collect());
-    let spec = PoolSpec {
-        name: "bench".to_owned(),
-        existing: ExistingPool::Refuse,
-    };
-    let pool = Pool::create(spec, &[device_spec(&device)], &mut SeededRandom::new(1), 0)?;
-    let mut load = Load::new(shard, buffers, pump);
-    let index = load
-        .shard
-        .attach("bench", vec![("null".to_owned(), device)], pool);
-    load.until_ready(index)?;
-    let volume = load.full_volume("volume", SPAN_BYTES)?;
-    load.shard
-        .devices_mut(index)
-        .for_each(NullDevice::become_null);
-    Ok((load, index, volume))
+    Ok(BufferPool::new(
+        &specs,
+        space,
+        PagePreference::HugeIfReserved,
+    )?)
 }
 
 fn kicks<P: FnMut(Instant)>(load: &mut Load<NullDevice, P>, pool: PoolIndex) -> u64 {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, ensure};
-use lode_block::Operation;
+use lode_block::{Durability, Operation};
 use lode_bus::IovaSpace;
 use lode_engine::DataOperation;
 use lode_units::MonotonicClock;
@@ -129,6 +129,7 @@ impl Counted {
                 Direction::Read => DataOperation::Read,
                 Direction::Write => DataOperation::Write,
             },
+            durability: Durability::None,
             block_bytes: 4096,
             span_bytes: SPAN_BYTES,
             depth: self.depth,

@@ -20,8 +20,8 @@ pub(crate) struct Load<D, P> {
     pub(crate) buffers: BufferPool,
     /// Lets whatever stands behind the devices work; called before each poll.
     pub(crate) pump: P,
-    clock: MonotonicClock,
-    done: Vec<Completion>,
+    pub(crate) clock: MonotonicClock,
+    pub(crate) done: Vec<Completion>,
 }
 
 /// One closed loop.
@@ -29,6 +29,7 @@ pub(crate) struct Load<D, P> {
 pub(crate) struct Loop {
     pub(crate) volume: VolumeHandle,
     pub(crate) operation: DataOperation,
+    pub(crate) durability: Durability,
     pub(crate) block_bytes: u64,
     pub(crate) span_bytes: u64,
     pub(crate) depth: usize,
@@ -156,18 +157,15 @@ impl<D: BlockDevice, P: FnMut(lode_units::Instant)> Load<D, P> {
         })
     }
 
-    fn submit(&mut self, plan: &Loop, block: u64, buffer: Option<DmaBuffer>) -> anyhow::Result<()> {
-        let request = DataRequest {
-            token: Token(block),
-            volume: plan.volume,
-            operation: plan.operation,
-            durability: Durability::None,
-            offset_bytes: block * plan.block_bytes,
-            length_bytes: plan.block_bytes,
-            buffer,
-        };
+    /// Submits one request of a loop.
+    pub(crate) fn submit(
+        &mut self,
+        plan: &Loop,
+        block: u64,
+        buffer: Option<DmaBuffer>,
+    ) -> anyhow::Result<()> {
         self.shard
-            .submit(request)
+            .submit(request_of(plan, block, buffer))
             .map_err(|_| anyhow::anyhow!("no slot is free"))
     }
 
@@ -187,9 +185,23 @@ impl<D: BlockDevice, P: FnMut(lode_units::Instant)> Load<D, P> {
         }
     }
 
-    fn poll(&mut self) {
+    /// Polls once.
+    pub(crate) fn poll(&mut self) {
         let now = self.clock.now();
         (self.pump)(now);
         self.shard.poll(now, &mut self.done);
+    }
+}
+
+/// One request of a loop, for its block `block`.
+pub(crate) const fn request_of(plan: &Loop, block: u64, buffer: Option<DmaBuffer>) -> DataRequest {
+    DataRequest {
+        token: Token(block),
+        volume: plan.volume,
+        operation: plan.operation,
+        durability: plan.durability,
+        offset_bytes: block * plan.block_bytes,
+        length_bytes: plan.block_bytes,
+        buffer,
     }
 }

@@ -14,6 +14,7 @@ mod null;
 mod raw;
 mod report;
 mod rounds;
+mod routing;
 
 use clap::{Parser, ValueEnum};
 
@@ -48,6 +49,8 @@ enum Bench {
     Engine,
     /// The driver against the emulated controller, and a volume above it.
     Driver,
+    /// What the inline route is worth, and what a second core adds.
+    Routing,
     /// Instructions of the driver and of the engine for each request, counted by valgrind.
     Instructions,
     /// The server against a bare gRPC echo that is tuned the same way.
@@ -74,6 +77,7 @@ fn main() -> anyhow::Result<()> {
         match bench {
             Bench::Engine => engine::run(&report, cli.rounds.max(1))?,
             Bench::Driver => driver::run(&report, cli.rounds.max(1))?,
+            Bench::Routing => routing::run(&report, cli.rounds.max(1))?,
             Bench::Instructions => instructions::run(&report)?,
             Bench::Grpc => grpc::run(&report, cli.rounds.max(1), Question::Rate)?,
             Bench::GrpcCpu => {

@@ -22,15 +22,19 @@ pub(crate) struct NullDevice {
 }
 
 impl NullDevice {
-    pub(crate) fn new(capacity_bytes: u64, depth: u32) -> Self {
+    pub(crate) fn new(
+        capacity_bytes: u64,
+        depth: u32,
+        (write_cache, supports_write_through): (WriteCache, bool),
+    ) -> Self {
         let geometry = Geometry {
             block_size: BlockSize::B4096,
             block_count: capacity_bytes / 4096,
             transfer_max_bytes: 1 << 20,
             range_max_blocks: 1 << 16,
             queue_depth_max: depth,
-            write_cache: WriteCache::None,
-            supports_write_through: true,
+            write_cache,
+            supports_write_through,
             supports_write_zeroes: true,
             supports_deallocate: true,
             supports_compare: false,

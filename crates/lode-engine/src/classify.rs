@@ -35,12 +35,14 @@ bitflags::bitflags! {
         const FULL = 1 << 10;
         /// Another core decides: it is the home of the pool.
         const HOME = 1 << 11;
+        /// Nothing of its own: every completion is deferred by order.
+        const ORDERED = 1 << 12;
     }
 }
 
 /// Names of the reasons as metrics show them, in the order of precedence in which a request with
 /// several is counted.
-pub const REASON_NAMES: [(Reasons, &str); 12] = [
+pub const REASON_NAMES: [(Reasons, &str); 13] = [
     (Reasons::ERROR, "error"),
     (Reasons::REMAP, "remap"),
     (Reasons::ALLOCATION, "record_allocation"),
@@ -53,6 +55,7 @@ pub const REASON_NAMES: [(Reasons, &str); 12] = [
     (Reasons::METADATA, "metadata"),
     (Reasons::FULL, "full"),
     (Reasons::HOME, "home"),
+    (Reasons::ORDERED, "ordered"),
 ];
 
 /// What is known of the pieces that a write touches.

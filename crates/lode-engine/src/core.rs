@@ -16,6 +16,7 @@ use crate::op::{OpIndex, OpTable};
 use crate::peers::Peers;
 use crate::port::Body;
 use crate::request::{DataCompletion, DataRequest};
+use crate::route::Routing;
 use crate::shard::ShardLimits;
 use crate::stats::ShardStats;
 use crate::waiting::WaitingRoom;
@@ -33,6 +34,7 @@ pub(crate) struct ShardCore {
     pub(crate) stats: Arc<ShardStats>,
     pub(crate) now: Instant,
     pub(crate) peers: Peers,
+    pub(crate) routing: Routing,
     /// Buffers of metadata operations, of comparisons, and of the ends of requests.
     pub(crate) buffers: BufferPool,
     zeros: DmaBuffer,
@@ -71,6 +73,7 @@ impl ShardCore {
             stats: Arc::new(ShardStats::default()),
             now: Instant::ZERO,
             peers: Peers::default(),
+            routing: Routing::default(),
             buffers,
             zeros: zeros.expect("a memory of that length holds one buffer of that length"),
             zero_memory,

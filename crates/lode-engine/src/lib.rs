@@ -52,7 +52,7 @@ pub use control::{
 pub use error::IoError;
 pub use port::{GuestSpec, Letter, Port};
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
-pub use route::requests_lost;
+pub use route::{Routing, requests_lost};
 pub use shard::{Shard, ShardLimits, device_spec};
 pub use stats::{
     COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,

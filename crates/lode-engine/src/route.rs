@@ -15,6 +15,17 @@ use crate::op::{Op, OpIndex, Owner, Step};
 use crate::request::{DataCompletion, Token};
 use crate::stats::VolumeStats;
 
+/// Which completions take the inline route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routing {
+    /// Those that the rules allow.
+    #[default]
+    ByRule,
+    /// None: what would complete inline goes through the deferred stage as well. For measuring
+    /// what the inline route is worth.
+    AllDeferred,
+}
+
 /// Where a request goes whose commands of this step have all ended.
 #[derive(Debug)]
 pub(crate) enum Route {
@@ -30,7 +41,7 @@ impl Route {
     /// Decides by what the classifier has found, and by how the commands ended: an error never
     /// completes inline.
     #[inline]
-    pub(crate) fn of(index: OpIndex, op: &Op) -> Self {
+    pub(crate) fn of(index: OpIndex, op: &Op, routing: Routing) -> Self {
         let deferred = || Self::Deferred(Deferred(Spendable::new(index)));
         if op.failure.is_some() || op.lost_lease {
             return deferred();
@@ -42,11 +53,13 @@ impl Route {
             };
         };
         let achieved = match op.step {
-            Step::Read => Durability::None,
-            Step::Write if op.reasons.is_empty() => op.achieved.max(op.durability),
-            Step::Write => return deferred(),
+            Step::Read | Step::Write if op.owes_nothing() => op.reached(),
+            Step::Read | Step::Write => return deferred(),
             _ => return Self::Onward,
         };
+        if routing == Routing::AllDeferred {
+            return deferred();
+        }
         Self::Inline(Inline {
             slot: Spendable::new(index),
             token,

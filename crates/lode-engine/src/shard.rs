@@ -18,6 +18,7 @@ use crate::guest::PoolGuest;
 use crate::host::PoolHost;
 use crate::op::Owner;
 use crate::request::{DataRequest, PoolIndex, Token};
+use crate::route::Routing;
 use crate::stats::ShardStats;
 
 use letters::Listings;
@@ -129,6 +130,11 @@ impl<D: BlockDevice> Shard<D> {
             return None;
         }
         slot.take().map(|host| host.into_devices(&self.core))
+    }
+
+    /// Chooses which completions take the inline route, from now on.
+    pub const fn set_routing(&mut self, routing: Routing) {
+        self.core.routing = routing;
     }
 
     /// From now on new requests are refused with [`IoError::Stopping`], and so are those that wait

@@ -19,7 +19,7 @@ impl<D: BlockDevice> PoolGuest<D> {
     #[inline]
     pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
         let op = core.ops.get(index);
-        match Route::of(index, op) {
+        match Route::of(index, op, core.routing) {
             Route::Inline(token) => {
                 let figures = self.volumes.get(op.volume).map(|volume| &*volume.stats);
                 token.complete(figures, core);
@@ -41,6 +41,10 @@ impl<D: BlockDevice> PoolGuest<D> {
                 op.lost_lease = false;
                 op.reasons = Reasons::empty();
                 self.send_home(index, HandOff::NoLease, core);
+            } else if op.owes_nothing() {
+                op.reasons |= Reasons::ORDERED;
+                let reached = op.reached();
+                self.complete(index, Ok(reached), core);
             } else {
                 self.send_for_flush(index, core);
             }

@@ -8,6 +8,7 @@ use super::PoolHost;
 use super::settle::deliver_edges;
 use super::start::UNIT;
 use super::transfer::whole_units;
+use crate::classify::Reasons;
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::op::{Failure, OpIndex, RETRIES_MAX, Step};
@@ -40,10 +41,14 @@ impl<D: BlockDevice> PoolHost<D> {
             match (op.failure, op.step) {
                 (Some(failure), _) => self.step_failed(index, failure, core),
                 (None, Step::Unmap) => self.unmap(index, core),
-                // Another core's.
-                (None, Step::Read) => {
-                    deliver_edges(op);
-                    self.complete(index, Ok(Durability::None), core);
+                // Another core's, or one that was deferred by order.
+                (None, Step::Read | Step::Write) if op.owes_nothing() => {
+                    if op.step == Step::Read {
+                        deliver_edges(op);
+                    }
+                    op.reasons.set(Reasons::ORDERED, op.is_clients());
+                    let reached = op.reached();
+                    self.complete(index, Ok(reached), core);
                 }
                 (None, _) => {
                     op.step = Step::Record;

@@ -22,7 +22,7 @@ impl<D: BlockDevice> PoolHost<D> {
     #[inline]
     pub(super) fn step_done(&mut self, index: OpIndex, core: &mut ShardCore) {
         let op = core.ops.get(index);
-        match Route::of(index, op) {
+        match Route::of(index, op, core.routing) {
             Route::Inline(token) => self.complete_inline(token, core),
             Route::Deferred(token) => self.deferred.push_back(token.enlist(core)),
             Route::Onward => match op.step {

@@ -386,3 +386,54 @@ fn every_core_lists_the_pools_of_all() {
         assert_eq!(names, ["tank"]);
     }
 }
+
+#[test]
+fn a_durable_write_that_loses_its_lease_midway_is_no_less_durable() {
+    let mut makeup = Makeup::of(2, WriteCache::Volatile);
+    makeup.geometry.supports_write_through = false;
+    let mut fleet = Fleet::new(&makeup);
+    let volume = fleet.create(0, "v", 8 << 20);
+    for at in 0..4 {
+        fleet.write(0, volume, at << 20, &pattern(1, 1 << 20));
+    }
+    fleet.read(1, volume, 0, 4096);
+    fleet.settle();
+    fleet.media.borrow_mut().is_held = true;
+    // More commands than the queue has slots: the last write waits with part of it submitted.
+    let data = pattern(2, 1 << 20);
+    let writes: Vec<_> = (0..4)
+        .map(|at| {
+            let with = (Durability::Data, data.as_slice());
+            let range = (at << 20, 1 << 20);
+            fleet.submit(1, volume, DataOperation::Write, range, with)
+        })
+        .collect();
+    let range = (4 << 20) - UNIT;
+    let discard = fleet.submit(0, volume, DataOperation::Discard, (range, UNIT), NONE);
+    for _ in 0..20 {
+        fleet.poll_all();
+    }
+    fleet.media.borrow_mut().is_held = false;
+    fleet.settle();
+    for write in writes {
+        let (result, _) = fleet.outcome(1, write).expect("it has ended");
+        assert_eq!(result, Ok(Durability::Data));
+    }
+    assert!(
+        fleet
+            .outcome(0, discard)
+            .is_some_and(|(result, _)| result.is_ok())
+    );
+    assert!(hand_offs(&fleet, 1) > 0);
+    fleet.media.borrow_mut().cut_power();
+    for at in 0..3 {
+        assert_eq!(fleet.read(0, volume, at << 20, 1 << 20), data);
+    }
+    let last = fleet.read(0, volume, 3 << 20, 1 << 20);
+    let border = (1 << 20) - 4096;
+    assert_eq!(
+        last[..border],
+        data[..border],
+        "all but what was discarded meanwhile"
+    );
+}

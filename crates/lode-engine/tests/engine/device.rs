@@ -25,6 +25,8 @@ pub(crate) struct Media {
     pub(crate) held: std::ops::Range<u64>,
     /// The next commands of this operation and block range fail so.
     pub(crate) faults: Vec<Fault>,
+    /// The write with this number, counted from 0, fails.
+    pub(crate) fail_nth_write: Option<usize>,
     /// The order in which commands completed.
     pub(crate) log: Vec<(Operation, u64, u32)>,
 }
@@ -86,6 +88,7 @@ impl Media {
             is_held: false,
             held: 0..0,
             faults: Vec::new(),
+            fail_nth_write: None,
             log: Vec::new(),
         }
     }
@@ -123,8 +126,13 @@ impl Media {
 
     fn execute(&mut self, request: &Request, geometry: &Geometry) -> Result<(), DeviceError> {
         let lba = request.lba.get();
+        let is_doomed = request.operation == Operation::Write
+            && self.fail_nth_write == Some(self.count(Operation::Write));
         *self.counts.entry(name(request.operation)).or_default() += 1;
         self.log.push((request.operation, lba, request.block_count));
+        if is_doomed {
+            return Err(DeviceError::local(ErrorKind::Media));
+        }
         let hit = self.faults.iter_mut().find(|fault| {
             let end = lba + u64::from(request.block_count.max(1));
             fault.times > 0

@@ -1,11 +1,14 @@
 //! What is acknowledged as durable survives a power cut, by the commands that the table asks for
 //! and no others.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use lode_block::{Durability, Operation, WriteCache};
-use lode_engine::{ControlReply, ControlRequest, DataOperation, IoError};
+use lode_engine::{ControlReply, ControlRequest, DataOperation, IoError, Routing};
 use lode_units::BlockSize;
 
-use crate::device::{Fault, geometry};
+use crate::device::{Fault, Media, geometry};
 use crate::rig::{Rig, pattern};
 
 fn counts(rig: &Rig) -> (usize, usize, usize) {
@@ -63,7 +66,7 @@ fn durable_overwrites_without_write_through_share_one_flush_behind_their_data() 
         supports_write_through: false,
         ..geometry(BlockSize::B512, WriteCache::Volatile)
     };
-    let media = std::rc::Rc::new(std::cell::RefCell::new(crate::device::Media::new()));
+    let media = Rc::new(RefCell::new(Media::new()));
     let mut rig = Rig::on(media, geometry.clone(), true);
     let volume = rig.create("v", 1 << 20, BlockSize::B4096);
     rig.write(volume, 0, &pattern(1, 65536));
@@ -206,4 +209,67 @@ fn an_imported_pool_is_known_by_its_name_as_soon_as_it_is_ready() {
         Ok(ControlReply::Pools(pools)) => assert_eq!(pools[0].name, "tank"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn by_order_every_completion_is_deferred_and_none_is_different() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 8192));
+    rig.flush(volume).expect("a flush succeeds");
+    rig.shard.set_routing(Routing::AllDeferred);
+    let stats = rig.shard.stats();
+    let inline = stats.completions_inline.read();
+    let flushes = rig.media.borrow().count(Operation::Flush);
+    let data = pattern(2, 4096);
+    let range = (4096, 4096);
+    let written = rig.run(volume, DataOperation::Write, range, Durability::Data, &data);
+    assert_eq!(written, Ok(Durability::Data));
+    assert_eq!(rig.read(volume, 4096, 4096), data);
+    assert_eq!(stats.completions_inline.read(), inline);
+    let ordered = lode_engine::REASON_NAMES
+        .iter()
+        .position(|(_, name)| *name == "ordered")
+        .expect("it has a name");
+    assert_eq!(stats.completions_deferred[ordered].read(), 2);
+    assert_eq!(
+        rig.media.borrow().count(Operation::Flush),
+        flushes,
+        "it owes no more than before"
+    );
+}
+
+#[test]
+fn a_durable_write_over_data_and_holes_is_durable_as_a_whole() {
+    for supports_write_through in [true, false] {
+        let mut geometry = geometry(BlockSize::B512, WriteCache::Volatile);
+        geometry.supports_write_through = supports_write_through;
+        let media = Rc::new(RefCell::new(Media::new()));
+        let mut rig = Rig::on(media, geometry.clone(), true);
+        let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+        rig.write(volume, 8192, &pattern(1, 8192));
+        rig.flush(volume).expect("a flush succeeds");
+        let data = pattern(2, 24_576);
+        let range = (0, 24_576);
+        let written = rig.run(volume, DataOperation::Write, range, Durability::Data, &data);
+        assert_eq!(written, Ok(Durability::Data));
+        let mut rig = rig.crash(geometry);
+        let volume = rig.open("v").expect("it is there");
+        assert_eq!(rig.read(volume, 0, 24_576), data);
+    }
+}
+
+#[test]
+fn durable_barriers_over_one_range_do_not_wait_for_each_others_flush() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let volume = rig.create("v", 1 << 20, BlockSize::B512);
+    rig.write(volume, 0, &pattern(1, 65536));
+    let zeroes = DataOperation::WriteZeroes;
+    let tokens: Vec<_> = (0..8)
+        .map(|at| rig.submit(volume, zeroes, (at * 512, 8192), Durability::Full, &[]))
+        .collect();
+    for token in tokens {
+        assert_eq!(rig.wait(token).result, Ok(Durability::Full));
+    }
+    assert_eq!(rig.read(volume, 0, 7 * 512 + 8192), vec![0; 7 * 512 + 8192]);
 }

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use lode_block::{Durability, ErrorKind, Operation, WriteCache};
-use lode_engine::{DataOperation, IoError};
+use lode_engine::{ControlRequest, DataOperation, IoError};
 use lode_units::BlockSize;
 
 use crate::device::{Fault, Media, geometry};
-use crate::rig::{Rig, pattern};
+use crate::rig::{Rig, named, pattern};
 
 const UNIT: u64 = 4096;
 
@@ -167,7 +167,7 @@ fn a_device_that_is_gone_ends_every_request_with_an_error() {
 }
 
 fn allocated(rig: &mut Rig) -> u64 {
-    match rig.control(lode_engine::ControlRequest::ListPools) {
+    match rig.control(ControlRequest::ListPools) {
         Ok(lode_engine::ControlReply::Pools(pools)) => pools[0].usage.allocated_bytes,
         other => panic!("not the pools: {other:?}"),
     }
@@ -254,4 +254,83 @@ fn a_map_that_could_not_be_read_is_asked_for_again_after_a_while_and_not_before(
     rig.poll_after(std::time::Duration::from_secs(2));
     rig.poll_after(std::time::Duration::from_secs(2));
     assert_eq!(rig.read(volume, 0, 65536), pattern(1, 65536));
+}
+
+#[test]
+fn a_new_block_whose_rest_could_not_be_zeroed_stays_a_hole() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B512);
+    // What lies there on the media must never be seen.
+    let whole = rig.create("whole", 1 << 20, BlockSize::B4096);
+    rig.write(whole, 0, &pattern(9, 65536));
+    let range = (0, 65536);
+    let none = Durability::Data;
+    let gone = rig.run(whole, DataOperation::Discard, range, none, &[]);
+    gone.expect("the blocks become free");
+    // The data of one sector, then the zeros around it: each command fails in turn.
+    for nth in 0..2 {
+        let writes = rig.media.borrow().count(Operation::Write);
+        rig.media.borrow_mut().fail_nth_write = Some(writes + nth);
+        let data = pattern(3, 512);
+        let outcome = rig.run(volume, DataOperation::Write, (512, 512), none, &data);
+        assert!(
+            matches!(outcome, Err(IoError::Device { .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(rig.read(volume, 0, 4096), vec![0; 4096]);
+    }
+    rig.media.borrow_mut().fail_nth_write = None;
+    rig.write(volume, 512, &pattern(3, 512));
+    assert_eq!(rig.read(volume, 0, 512), vec![0; 512]);
+    assert_eq!(rig.read(volume, 1024, 3072), vec![0; 3072]);
+}
+
+#[test]
+fn requests_that_end_early_hold_up_neither_a_discard_nor_a_deletion() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 65536));
+    for kind in [ErrorKind::Media, ErrorKind::Internal] {
+        fail(&rig, Operation::Read, kind, 1);
+        assert!(rig.try_read(volume, 0, 4096).is_err());
+        let data = pattern(2, 4096);
+        // In place, and to a new block.
+        for offset in [0, 1 << 19] {
+            fail(&rig, Operation::Write, kind, 1);
+            let range = (offset, 4096);
+            let outcome = rig.run(volume, DataOperation::Write, range, Durability::None, &data);
+            assert!(outcome.is_err(), "{outcome:?}");
+        }
+    }
+    let past_the_end = rig.try_read(volume, 1 << 20, 4096);
+    assert!(matches!(past_the_end, Err(IoError::OutOfRange { .. })));
+    let none = Durability::None;
+    let discard = rig.run(volume, DataOperation::Discard, (0, 1 << 20), none, &[]);
+    discard.expect("nothing is in its way");
+    let deleted = rig.control(ControlRequest::DeleteVolume {
+        volume: named("v"),
+        request: None,
+    });
+    assert!(deleted.is_ok(), "{deleted:?}");
+}
+
+#[test]
+fn an_error_of_a_request_that_completes_inline_otherwise_is_deferred_and_told() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 1 << 20, BlockSize::B4096);
+    rig.write(volume, 0, &pattern(1, 8192));
+    let stats = rig.shard.stats();
+    let (inline, errors) = (
+        stats.completions_inline.read(),
+        stats.completions_deferred[0].read(),
+    );
+    fail(&rig, Operation::Read, ErrorKind::Media, 1);
+    assert!(rig.try_read(volume, 0, 4096).is_err());
+    fail(&rig, Operation::Write, ErrorKind::Media, 1);
+    let data = pattern(2, 4096);
+    let write = DataOperation::Write;
+    let outcome = rig.run(volume, write, (0, 4096), Durability::None, &data);
+    assert!(outcome.is_err());
+    assert_eq!(stats.completions_inline.read(), inline);
+    assert_eq!(stats.completions_deferred[0].read(), errors + 2);
 }
