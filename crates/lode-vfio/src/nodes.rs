@@ -28,7 +28,7 @@ impl Way {
     /// When sysfs cannot be read.
     pub(crate) fn of(function: &PciFunction, group: u32, sysfs: &Sysfs) -> Result<Self, VfioError> {
         let own = device_node(function, sysfs)?
-            .filter(|node| HAS_IOMMUFD && is_there(sysfs, node) && is_there(sysfs, IOMMUFD));
+            .filter(|node| goes_through_iommufd(sysfs) && is_there(sysfs, node));
         Ok(own.map_or_else(
             || Self::Group {
                 node: group_node(group),
@@ -52,6 +52,11 @@ impl Way {
             Self::Device { .. } => "iommufd",
         }
     }
+}
+
+/// Whether this build and this kernel both have iommufd.
+pub(crate) fn goes_through_iommufd(sysfs: &Sysfs) -> bool {
+    HAS_IOMMUFD && is_there(sysfs, IOMMUFD)
 }
 
 /// The node of a group.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{Check, Examination, Status};
 use crate::error::VfioError;
+use crate::nodes;
 use crate::sysfs::Sysfs;
 
 pub(super) fn checks(examination: &Examination) -> Result<Vec<Check>, VfioError> {
@@ -51,7 +52,8 @@ fn vfio(sysfs: &Sysfs) -> Result<Check, VfioError> {
     let release = release.unwrap_or_default();
     let release = release.trim();
     let modules = sysfs.text(&Path::new("lib/modules").join(release).join("modules.dep"))?;
-    if !modules.is_some_and(|modules| modules.contains("/vfio-pci.ko")) {
+    let has_module = modules.is_some_and(|modules| modules.contains("/vfio-pci.ko"));
+    if !has_node && !has_module {
         return Ok(Check::bad(
             name,
             Status::Missing,
@@ -87,9 +89,15 @@ fn remapping(sysfs: &Sysfs) -> Result<Check, VfioError> {
         }
         chips += usize::from(!chip.trim().is_empty());
     }
-    let parameter = "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
+    // Who would refuse.
+    let module = if nodes::goes_through_iommufd(sysfs) {
+        "iommufd"
+    } else {
+        "vfio_iommu_type1"
+    };
+    let parameter = format!("sys/module/{module}/parameters/allow_unsafe_interrupts");
     let is_allowed = sysfs
-        .text(Path::new(parameter))?
+        .text(Path::new(&parameter))?
         .is_some_and(|value| value.trim() == "Y");
     if is_allowed {
         return Ok(Check::bad(
@@ -114,8 +122,10 @@ fn remapping(sysfs: &Sysfs) -> Result<Check, VfioError> {
         name,
         status,
         finding,
-        "enable interrupt remapping (x2APIC) in the firmware, or on a machine whose devices are \
-         all trusted: echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+        format!(
+            "enable interrupt remapping (x2APIC) in the firmware, or on a machine whose devices \
+             are all trusted: echo 1 > /{parameter} (as root)"
+        ),
     ))
 }
 
@@ -198,14 +208,19 @@ mod tests {
             find(&checked(&tree), "interrupt-remapping").status,
             Status::Missing
         );
-        tree.file(
-            "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
-            "Y\n",
-        );
-        assert_eq!(
-            find(&checked(&tree), "interrupt-remapping").status,
-            Status::Advice
-        );
+        tree.file("dev/iommu", "");
+        let [other, asked] = if cfg!(feature = "iommufd") {
+            ["vfio_iommu_type1", "iommufd"]
+        } else {
+            ["iommufd", "vfio_iommu_type1"]
+        };
+        let allowed = |module| {
+            let parameter = format!("sys/module/{module}/parameters/allow_unsafe_interrupts");
+            tree.file(&parameter, "Y\n");
+            find(&checked(&tree), "interrupt-remapping").status
+        };
+        assert_eq!(allowed(other), Status::Missing);
+        assert_eq!(allowed(asked), Status::Advice);
         tree.file("sys/kernel/irq/25/chip_name", "IR-PCI-MSI-0000:01:00.0\n");
         assert_eq!(
             find(&checked(&tree), "interrupt-remapping").status,

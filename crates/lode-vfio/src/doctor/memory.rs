@@ -57,7 +57,7 @@ fn memory_lock(examination: &Examination, controllers: usize) -> Check {
     }
 }
 
-/// One check for each memory node. Huge pages are never needed: fewer entries in the IOMMU's
+/// One check for each memory node; one for the machine where the kernel knows no nodes. Huge pages are never needed: fewer entries in the IOMMU's
 /// cache is what they buy.
 fn huge_pages(examination: &Examination) -> Result<Vec<Check>, VfioError> {
     let sysfs = &examination.sysfs;
@@ -68,20 +68,31 @@ fn huge_pages(examination: &Examination) -> Result<Vec<Check>, VfioError> {
         .collect();
     nodes.sort_unstable();
     let wanted = examination.needed_locked_bytes.div_ceil(HUGE_PAGE_BYTES);
+    if nodes.is_empty() && sysfs.path(Path::new(WHOLE)).is_dir() {
+        return Ok(vec![huge_pages_of(sysfs, "this machine", WHOLE, wanted)?]);
+    }
     nodes
         .into_iter()
-        .map(|node| huge_pages_of(sysfs, node, wanted))
+        .map(|node| {
+            let directory = format!("{NODES}/node{node}/hugepages/hugepages-2048kB");
+            huge_pages_of(sysfs, &format!("node {node}"), &directory, wanted)
+        })
         .collect()
 }
 
-fn huge_pages_of(sysfs: &Sysfs, node: u32, wanted: u64) -> Result<Check, VfioError> {
-    let directory = format!("{NODES}/node{node}/hugepages/hugepages-2048kB");
+/// What is reserved in `directory`, which is that of `owner`.
+fn huge_pages_of(
+    sysfs: &Sysfs,
+    owner: &str,
+    directory: &str,
+    wanted: u64,
+) -> Result<Check, VfioError> {
     let count = |file: &str| -> Result<u64, VfioError> {
-        let text = sysfs.text(&Path::new(&directory).join(file))?;
+        let text = sysfs.text(&Path::new(directory).join(file))?;
         Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
     };
     let (reserved, free) = (count("nr_hugepages")?, count("free_hugepages")?);
-    let finding = format!("node {node}: {free} of {reserved} huge pages of 2 MiB are free");
+    let finding = format!("{owner}: {free} of {reserved} huge pages of 2 MiB are free");
     if free >= wanted {
         return Ok(Check::good("huge-pages", finding));
     }
@@ -101,6 +112,8 @@ fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes / (1 << 20))
 }
 
+/// The pages of all nodes together.
+const WHOLE: &str = "sys/kernel/mm/hugepages/hugepages-2048kB";
 const NODES: &str = "sys/devices/system/node";
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -186,10 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_nodes_has_no_check_of_huge_pages() {
+    fn a_kernel_without_nodes_has_huge_pages_of_the_whole_machine() {
         let tree = FakeTree::new();
-        let checks = checks(&examination(&tree)).expect("checks");
-        assert_eq!(checks.len(), 1);
-        find(&checks, "memory-lock");
+        let pages = || huge_pages(&examination(&tree)).expect("checks");
+        assert!(pages().is_empty(), "nor any huge pages");
+        tree.file(&format!("{WHOLE}/nr_hugepages"), "40\n")
+            .file(&format!("{WHOLE}/free_hugepages"), "32\n");
+        let checks = pages();
+        assert_eq!(find(&checks, "huge-pages").status, Status::Good);
+        assert!(checks[0].finding.starts_with("this machine: 32 of 40"));
     }
 }
