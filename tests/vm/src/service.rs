@@ -78,7 +78,8 @@ impl Drop for Daemon {
     }
 }
 
-fn last_words() -> String {
+/// Everything that the daemon that was started last has said.
+pub(crate) fn last_words() -> String {
     fs::read_to_string(LOG).unwrap_or_default()
 }
 

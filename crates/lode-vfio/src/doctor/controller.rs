@@ -97,10 +97,14 @@ fn viability(function: &PciFunction, group: u32, sysfs: &Sysfs) -> Result<Check,
         .filter(|sibling| sibling.spoils_group())
         .collect();
     if spoiling.is_empty() {
-        return Ok(Check::good(
-            "group",
-            format!("group {group} with {} other functions", siblings.len()),
-        ));
+        let company = match &siblings[..] {
+            [] => format!("it is alone in group {group}"),
+            others => {
+                let shown: Vec<_> = others.iter().map(PciFunction::with_driver).collect();
+                format!("it shares group {group} with {}", shown.join(", "))
+            }
+        };
+        return Ok(Check::good("group", company));
     }
     let shown: Vec<_> = spoiling
         .iter()
@@ -162,6 +166,20 @@ mod tests {
         assert!(check.finding.contains("0000:01:00.1 (snd_hda_intel)"));
         let remedy = check.remedy.as_ref().expect("a remedy");
         assert!(remedy.contains("echo 0000:01:00.1 >"), "{remedy}");
+    }
+
+    #[test]
+    fn functions_that_share_the_group_and_leave_it_viable_are_told() {
+        let tree = FakeTree::new();
+        tree.function("0000:01:00.0", "0x010802", Some("vfio-pci"), Some(7));
+        let group = || find(&checked(&tree), "group").clone();
+        assert_eq!(group().finding, "it is alone in group 7");
+        tree.function("0000:00:1c.0", "0x060400", Some("pcieport"), Some(7));
+        assert_eq!(group().status, Status::Good);
+        assert_eq!(
+            group().finding,
+            "it shares group 7 with 0000:00:1c.0 (pcieport)"
+        );
     }
 
     #[test]

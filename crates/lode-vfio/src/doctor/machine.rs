@@ -24,7 +24,7 @@ fn iommu(sysfs: &Sysfs) -> Result<Check, VfioError> {
     if groups > 0 {
         return Ok(Check::good(
             "iommu",
-            format!("{units} IOMMU units, {groups} groups"),
+            format!("IOMMU units: {units}, groups: {groups}"),
         ));
     }
     let vendor = sysfs.text(Path::new("proc/cpuinfo"))?.unwrap_or_default();

@@ -57,8 +57,8 @@ fn memory_lock(examination: &Examination, controllers: usize) -> Check {
     }
 }
 
-/// One check for each memory node; one for the machine where the kernel knows no nodes. Huge pages are never needed: fewer entries in the IOMMU's
-/// cache is what they buy.
+/// One check for each memory node; one for the machine where the kernel knows no nodes. Huge pages
+/// are never needed: fewer entries in the IOMMU's cache is what they buy.
 fn huge_pages(examination: &Examination) -> Result<Vec<Check>, VfioError> {
     let sysfs = &examination.sysfs;
     let mut nodes: Vec<u32> = sysfs

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::daemon::{address, device};
 use crate::pattern;
-use crate::service::Daemon;
+use crate::service::{self, Daemon};
 use crate::user::{USER, obey};
 
 /// The doctor names two things as missing; root does just what it says; the doctor is content;
@@ -42,6 +42,9 @@ pub(super) fn unprivileged_daemon() -> Result<String> {
     let device = device(super::daemon::address()?);
     let daemon = start()?;
     user(&["pool", "create", "tank", &device, "--overwrite"], &[])?;
+    let node = nodes_remedy.split(' ').nth(2).context("a node")?;
+    let log = service::last_words();
+    ensure!(log.contains(node), "the log does not say {node}: {log}");
     user(&["volume", "create", "disk", "--size", "32MiB"], &[])?;
     user(&["volume", "write", "disk"], &content())?;
     verify()?;
