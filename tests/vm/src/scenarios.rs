@@ -51,6 +51,7 @@ const SCENARIOS: &[Scenario] = &[
     ("removal", removal::removal),
     ("smart-warning", events::smart_warning),
     ("rates", bench::rates),
+    ("untranslated-rates", bench::untranslated_rates),
     ("instructions", bench::instructions),
     ("daemon", daemon::daemon),
     ("daemon-removal", daemon::removal),

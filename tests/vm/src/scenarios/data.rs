@@ -127,7 +127,7 @@ pub(super) fn shadow_doorbells() -> Result<String> {
         rig.close()?;
     }
     ensure!(
-        batched.iter().all(|many| *many <= 0.07),
+        batched.iter().all(|many| *many <= 0.04),
         "doorbells per read at 32: {batched:?}"
     );
     Ok(format!(
