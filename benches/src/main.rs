@@ -15,6 +15,7 @@ mod raw;
 mod report;
 mod rounds;
 mod routing;
+mod vfio_user;
 
 use clap::{Parser, ValueEnum};
 
@@ -51,6 +52,8 @@ enum Bench {
     Driver,
     /// What the inline route is worth, and what a second core adds.
     Routing,
+    /// The driver over a vfio-user socket against the same in one process.
+    VfioUser,
     /// Instructions of the driver and of the engine for each request, counted by valgrind.
     Instructions,
     /// The server against a bare gRPC echo that is tuned the same way.
@@ -78,6 +81,7 @@ fn main() -> anyhow::Result<()> {
             Bench::Engine => engine::run(&report, cli.rounds.max(1))?,
             Bench::Driver => driver::run(&report, cli.rounds.max(1))?,
             Bench::Routing => routing::run(&report, cli.rounds.max(1))?,
+            Bench::VfioUser => vfio_user::run(&report, cli.rounds.max(1))?,
             Bench::Instructions => instructions::run(&report)?,
             Bench::Grpc => grpc::run(&report, cli.rounds.max(1), Question::Rate)?,
             Bench::GrpcCpu => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use lode_block::{BlockDevice, BufferPool, BufferPoolSpec, Completion, Operation, Request, Tag};
 use lode_bus::{Bus, DmaBuffer, DmaMemory, IovaSpace, PagePreference};
-use lode_nvme::{Controller, ControllerOptions, NamespaceQueue, QueueOptions};
+use lode_nvme::{Controller, ControllerOptions, NamespaceQueue, QueueOptions, QueueStats};
 use lode_nvme_emu::EmulatedController;
 use lode_units::{Clock, Lba, MonotonicClock, Random, SeededRandom};
 
@@ -72,6 +72,11 @@ impl<B: Bus> Raw<B> {
         };
         raw.until_live();
         Ok(raw)
+    }
+
+    /// What the queue has counted.
+    pub(crate) fn stats(&self) -> QueueStats {
+        self.queue.stats()
     }
 
     fn until_live(&mut self) {

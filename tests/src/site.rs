@@ -38,14 +38,20 @@ impl Site {
     /// When no temporary folder can be made.
     #[must_use]
     pub fn with_options(options: &str) -> Self {
+        Self::on_device(|folder| format!("file:{}?{options}", folder.join("disk0.img").display()))
+    }
+
+    /// A site with the pool `tank` on the device that `device` names, given the site's folder.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
+    #[must_use]
+    pub fn on_device(device: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("lodestore-test-")
             .tempdir()
             .expect("a temporary folder");
-        let device = format!(
-            "file:{}?{options}",
-            folder.path().join("disk0.img").display()
-        );
+        let device = device(folder.path());
         Self {
             folder,
             pools: vec![(POOL.to_owned(), device)],

@@ -41,7 +41,7 @@ pub enum VfioUserError {
         source: io::Error,
     },
     /// The other side closed the connection.
-    #[error("the other side closed the connection while {during}")]
+    #[error("the other side closed the connection during {during}")]
     Closed {
         /// What was going on.
         during: &'static str,

@@ -31,7 +31,7 @@ use crate::error::VfioUserError;
 use crate::stream::{Stream, timespec};
 use doorbells::Doorbells;
 use pace::{Pace, Turn};
-use session::Session;
+use session::{Backlog, Session};
 
 pub use doorbells::DoorbellTransport;
 pub use listener::ListeningSocket;
@@ -167,18 +167,19 @@ fn attend<B: Bus>(
         if is_wanted[1] {
             return Ok(End::Stopped);
         }
-        if is_wanted[2]
-            && let Some(others) = others
-        {
-            // One client at a time: another one learns so at once, by the end of its connection.
-            let _turned_away = others.accept();
-        }
+        let is_quiet = match (is_wanted[0] || is_wanted[2]).then(|| session.handle()) {
+            None | Some(Ok(Backlog::Empty)) => true,
+            Some(Ok(Backlog::More)) => false,
+            Some(Err(VfioUserError::Closed { .. })) => return Ok(End::Left),
+            Some(Err(error)) => return Err(error),
+        };
         if is_wanted[0] {
-            match session.handle() {
-                Ok(()) => pace.note_message(clock.now()),
-                Err(VfioUserError::Closed { .. }) => return Ok(End::Left),
-                Err(error) => return Err(error),
-            }
+            pace.note_message(clock.now());
+        }
+        // One client at a time: another one learns so at once, by the end of its connection. First
+        // it has to be certain that this one has not left: its successor may come in its steps.
+        if let Some(others) = others.filter(|_| is_quiet && is_wanted[2]) {
+            let _turned_away = others.accept();
         }
     }
 }

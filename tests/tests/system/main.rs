@@ -9,4 +9,5 @@ mod image;
 mod life;
 mod observability;
 mod retry;
+mod vfio_user;
 mod volumes;

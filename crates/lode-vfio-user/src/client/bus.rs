@@ -25,7 +25,7 @@ use crate::wire::{Command, DmaMap, DmaUnmap};
 
 /// An NVMe controller that another process serves over a socket.
 ///
-/// Dropping it, and the last [`VfioUserRegisters`], closes the connection.
+/// Dropping it closes the connection, and the server takes back what it has given.
 #[derive(Debug)]
 pub struct VfioUserBus {
     name: String,
@@ -262,6 +262,12 @@ impl Bus for VfioUserBus {
         }
         let talks = now.as_nanos() < self.talks_until.load(Ordering::Relaxed);
         talks.then(|| Instant::from_nanos(self.look_at.load(Ordering::Relaxed)))
+    }
+}
+
+impl Drop for VfioUserBus {
+    fn drop(&mut self) {
+        self.shared.close();
     }
 }
 

@@ -59,7 +59,8 @@ impl Vectors {
         Ok(descriptor)
     }
 
-    /// Makes `vector` fire into `signal`; the server gets its own hold of it.
+    /// Makes `vector` fire into `signal`; the server gets its own hold of it. A core that is about
+    /// to sleep asks for this too, so no more patience than for a register.
     pub(super) fn route(
         &self,
         link: &mut Link,
@@ -78,7 +79,7 @@ impl Vectors {
             data: &[],
             descriptors: &[signal],
         };
-        let patience = link.patience.setup;
+        let patience = link.patience.request;
         link.ask(Command::DeviceSetIrqs, question, patience)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = state.own.get_mut(usize::from(vector)) {

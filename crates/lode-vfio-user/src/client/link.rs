@@ -175,7 +175,7 @@ impl Link {
     }
 
     fn serve_pending(&mut self) -> Result<usize, VfioUserError> {
-        let allowance = self.begin("serving its own commands", self.patience.request)?;
+        let allowance = self.begin("its own commands", self.patience.request)?;
         for count in 0..ANSWERS_MAX {
             let Some(header) = self.stream.receive_begun(allowance)? else {
                 return Ok(count);

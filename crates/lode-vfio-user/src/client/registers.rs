@@ -67,6 +67,13 @@ impl Shared {
         Some(served)
     }
 
+    /// Lets go of the server: handles to registers that are still held read ones from now on.
+    pub(super) fn close(&self) {
+        self.is_lost.store(true, Ordering::Release);
+        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        link.stream.close();
+    }
+
     /// Why the server is gone.
     pub(super) fn loss(&self) -> Option<String> {
         let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);

@@ -36,6 +36,15 @@ pub(super) struct Session<'a, B: Bus> {
     descriptors: Vec<OwnedFd>,
 }
 
+/// Whether messages may be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backlog {
+    /// The client is there and has nothing more to say.
+    Empty,
+    /// There may be more, or its end.
+    More,
+}
+
 /// What goes with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attachment {
@@ -91,11 +100,11 @@ impl<'a, B: Bus> Session<'a, B> {
     }
 
     /// Handles the messages that are there, a few at a time.
-    pub(super) fn handle(&mut self) -> Result<(), VfioUserError> {
+    pub(super) fn handle(&mut self) -> Result<Backlog, VfioUserError> {
         for _ in 0..MESSAGES_MAX {
             let allowance = self.stream.allow("a message", MESSAGE_PATIENCE);
             let Some(header) = self.stream.receive_begun(allowance)? else {
-                return Ok(());
+                return Ok(Backlog::Empty);
             };
             let Kind::Command { wants_reply } = header.kind else {
                 return Err(VfioUserError::Foreign {
@@ -117,11 +126,11 @@ impl<'a, B: Bus> Session<'a, B> {
                 });
             }
         }
-        Ok(())
+        Ok(Backlog::More)
     }
 
     fn reply(&self, header: Header, outcome: Result<Attachment, u32>) -> Result<(), VfioUserError> {
-        let allowance = self.stream.allow("taking an answer", MESSAGE_PATIENCE);
+        let allowance = self.stream.allow("an answer", MESSAGE_PATIENCE);
         let attachment = match outcome {
             Ok(attachment) => attachment,
             Err(errno) => {
