@@ -184,8 +184,9 @@ impl Arms {
 }
 
 const DEPTHS: [usize; 2] = [1, 32];
-const ROUNDS: usize = 15;
-/// Reads of one turn at depth 1, and at depth 32: some tenths of a second either way.
-const ALONE: u64 = 2_000;
-const MANY: u64 = 16_000;
+const ROUNDS: usize = 21;
+/// Reads of one turn at depth 1, and at depth 32: a tenth of a second either way on an idle
+/// machine, so that what disturbs one turn is likely to disturb its neighbours.
+const ALONE: u64 = 1_000;
+const MANY: u64 = 8_000;
 const COUNTED_OPERATIONS: u64 = 32_000;
