@@ -58,4 +58,5 @@ pub use stats::{
     COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,
     SPACE_NAMES, ShardStats, VolumeStats,
 };
+pub use tag::is_metadata_command;
 pub use throttle::Throttle;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lode_block::BlockDevice;
 use lode_bus::{BusError, DmaMemory, IovaSpace, PagePreference};
-use lode_extent::{DeviceSpec, Pool, PoolState};
+use lode_extent::{DeviceSpec, Pool, PoolState, Usage};
 use lode_units::Instant;
 
 use crate::control::{Asker, Completion, ControlError, ControlRequest, PoolIdentity, VolumeName};
@@ -106,6 +106,12 @@ impl<D: BlockDevice> Shard<D> {
     #[must_use]
     pub fn pool_state(&self, index: PoolIndex) -> Option<&PoolState> {
         self.host(index).map(PoolHost::state)
+    }
+
+    /// How the space of a pool that lives here is used; `None` when there is none.
+    #[must_use]
+    pub fn pool_usage(&self, index: PoolIndex) -> Option<Usage> {
+        self.host(index).map(PoolHost::usage)
     }
 
     /// Who an attached pool is; `None` before that is known.

@@ -60,6 +60,13 @@ impl CommandOwner {
     }
 }
 
+/// Whether a command is the pool's own, for its metadata, and no client's: for a device that stands
+/// in front of another one and looks at what passes.
+#[must_use]
+pub const fn is_metadata_command(tag: Tag) -> bool {
+    tag.0 >> 62 == KIND_METADATA
+}
+
 const KIND_METADATA: u64 = 1;
 const KIND_FLUSH: u64 = 2;
 
@@ -95,6 +102,8 @@ mod tests {
         ];
         for owner in owners {
             assert_eq!(CommandOwner::of(owner.tag()), owner);
+            let is_metadata = matches!(owner, CommandOwner::Metadata(_));
+            assert_eq!(is_metadata_command(owner.tag()), is_metadata);
         }
     }
 }

@@ -145,6 +145,17 @@ impl Media {
         bytes
     }
 
+    /// Puts bytes there as if an earlier owner had left them. May block.
+    ///
+    /// # Panics
+    /// When the range lies outside, or the host cannot write the file.
+    pub fn overwrite(&self, position: u64, bytes: &[u8]) {
+        let staging = memory::staging(bytes.len()).expect("memory for a copy");
+        staging.copy_from_slice(0, bytes);
+        self.write(position, &staging, 0, bytes.len())
+            .expect("the media can be written");
+    }
+
     /// Whether commands on it are to go through a [`FileRing`].
     pub(crate) fn wants_ring(&self) -> bool {
         matches!(self.access(), Access::FileDirect | Access::FileBuffered)

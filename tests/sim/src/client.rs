@@ -112,7 +112,7 @@ impl World {
         for block in blocks.clone() {
             content::fill(&mut data, volume.place(block), value);
         }
-        let Some(buffer) = self.buffer(&data) else {
+        let Some(buffer) = self.buffer(&data, data.len()) else {
             return Ok(());
         };
         self.begin(index, &blocks, value);
@@ -123,7 +123,8 @@ impl World {
     }
 
     fn read(&mut self, index: usize, blocks: Blocks, settles: bool) -> Result<(), String> {
-        let Some(buffer) = self.buffer(&[]) else {
+        let length = blocks.len() * self.volumes[index].block_bytes;
+        let Some(buffer) = self.buffer(&[], length) else {
             return Ok(());
         };
         let kind = Kind::Read {
@@ -161,7 +162,7 @@ impl World {
         for block in blocks.clone() {
             content::fill(&mut data, volume.place(block), value);
         }
-        let Some(buffer) = self.buffer(&data) else {
+        let Some(buffer) = self.buffer(&data, data.len()) else {
             return Ok(());
         };
         self.begin(index, &blocks, value);
@@ -173,13 +174,20 @@ impl World {
         self.submit(index, operation, &blocks, kind, Some(buffer))
     }
 
-    /// A buffer that holds `data` and, behind them, what must not be taken for zeros.
-    fn buffer(&mut self, data: &[u8]) -> Option<DmaBuffer> {
+    /// A buffer that holds `data` and, from there to `length_bytes`, what must not be taken for
+    /// zeros.
+    fn buffer(&mut self, data: &[u8], length_bytes: usize) -> Option<DmaBuffer> {
         let buffer = self.machine.buffers.take(BUFFER_BYTES)?;
         buffer.copy_from_slice(0, data);
-        let rest = vec![0xAA; BUFFER_BYTES - data.len()];
+        let rest = vec![0xAA; length_bytes - data.len()];
         buffer.copy_from_slice(data.len(), &rest);
         Some(buffer)
+    }
+
+    /// The core that the next request comes to.
+    fn any_core(&mut self) -> usize {
+        let cores = self.machine.cores();
+        pick(&mut self.random, cores)
     }
 
     fn submit(
@@ -197,6 +205,7 @@ impl World {
             Durability::Full,
         ];
         let durability = durabilities[pick(&mut self.random, durabilities.len())];
+        let core = self.any_core();
         let volume = &self.volumes[index];
         let request = DataRequest {
             token: Token(self.next_token),
@@ -208,9 +217,9 @@ impl World {
             buffer,
         };
         self.remember(index, kind, &|| {
-            format!("{operation:?} {blocks:?} {durability:?}")
+            format!("{operation:?} {blocks:?} {durability:?} on core {core}")
         });
-        let taken = self.machine.shard.submit(request);
+        let taken = self.machine.shards[core].submit(request);
         taken.map_err(|request| format!("request {} was refused a slot", request.token.0))
     }
 
@@ -227,6 +236,7 @@ impl World {
             begun: self.tick,
             volume: index,
             generation: volume.generation,
+            is_overtaken: false,
             kind,
         };
         self.pending.insert(token, pending);
@@ -243,8 +253,9 @@ impl World {
             pool: String::new(),
             volume: self.volumes[index].name(),
         });
-        self.remember(index, kind, &|| format!("{request:?}"));
-        self.machine.shard.control(token, request);
+        let core = self.any_core();
+        self.remember(index, kind, &|| format!("{request:?} on core {core}"));
+        self.machine.shards[core].control(token, request);
     }
 
     fn create(&mut self, index: usize) {
@@ -286,6 +297,8 @@ impl World {
         let zeroed = tail(&self.volumes[index], blocks);
         self.begin(index, &zeroed, 0);
         self.volumes[index].resize = Some(blocks);
+        let others = self.pending.values_mut().filter(|one| one.volume == index);
+        others.for_each(|one| one.is_overtaken |= one.end() > blocks);
         let size_bytes = self.volumes[index].bytes(blocks);
         self.control(index, Kind::Resize { blocks, zeroed }, |volume| {
             ControlRequest::ResizeVolume {

@@ -41,7 +41,7 @@ impl World {
             .note(mark, || format!("{token} ended: {:?}", done.result));
         let mut data = Vec::new();
         if let Some(buffer) = done.buffer {
-            buffer.append_to(0, buffer.length_bytes(), &mut data);
+            buffer.append_to(0, self.bytes_read(&pending), &mut data);
             self.machine.buffers.give_back(buffer);
         }
         self.tally.failures += u64::from(done.result.is_err());
@@ -50,6 +50,17 @@ impl World {
         }
         self.conclude(token, &pending, &done.result, &data)
             .map_err(|error| format!("{token} {pending:?}: {error}"))
+    }
+
+    /// How many bytes of its buffer a request has filled that anybody looks at.
+    fn bytes_read(&self, pending: &Pending) -> usize {
+        let volume = &self.volumes[pending.volume];
+        match &pending.kind {
+            Kind::Read { blocks, .. } if pending.generation == volume.generation => {
+                blocks.len() * volume.block_bytes
+            }
+            _ => 0,
+        }
     }
 
     fn conclude(
@@ -119,8 +130,10 @@ impl World {
                 self.boot.is_spoilt = true;
                 self.boot.harm == Harm::Failure
             }
-            // The pool takes no space from a group whose bitmap it could not read.
-            IoError::Device { .. } | IoError::NoSpace => self.boot.harm == Harm::Failure,
+            IoError::OutOfRange { .. } => pending.is_overtaken,
+            IoError::Device { .. } => self.boot.harm == Harm::Failure,
+            // The pool takes no space where the map of it cannot be read.
+            IoError::NoSpace => self.is_space_unreadable(),
             _ => false,
         };
         if !is_expected {
@@ -129,6 +142,11 @@ impl World {
         // What could not be surveyed is surveyed after the next boot.
         self.boot.is_spoilt |= self.boot.phase == Phase::Surveying;
         Ok(())
+    }
+
+    /// Whether there is space that the pool cannot use, or was at the last poll.
+    fn is_space_unreadable(&self) -> bool {
+        self.boot.is_space_unreadable || self.machine.pool_usage().unreadable_bytes > 0
     }
 
     fn compare_blocks(
@@ -194,10 +212,17 @@ impl World {
         for history in volume.blocks.iter_mut().take(end).skip(blocks.start) {
             history.withdraw(token);
         }
+        if volume.life == Life::Absent {
+            // The end of a deletion was told on another core before this one was.
+            return Ok(());
+        }
         let offset = usize::try_from(offset_bytes).expect("a small volume");
         let block = offset / volume.block_bytes;
         let position = block.checked_sub(blocks.start);
         let expected = position.and_then(|position| expected.get(position));
+        if pending.is_overtaken && volume.blocks.len() <= block {
+            return Ok(());
+        }
         let (Some(expected), Some(history)) = (expected, volume.blocks.get(block)) else {
             return Err(format!("the mismatch at {offset} lies elsewhere"));
         };

@@ -1,20 +1,26 @@
-//! Deterministic simulation: the shipped engine, metadata machine and driver over emulated
-//! controllers with volatile caches, in virtual time, on one thread.
+//! Deterministic simulation: the shipped engine on one to three cores, metadata machine and driver
+//! over emulated controllers with volatile caches, in virtual time, on one thread.
 //!
 //! Owns: [`run`], one run from one seed; [`Defect`], what a run must find; [`Tally`], what a run
 //! did. Everything that happens in a run is drawn from its seed: what clients ask for, how long
-//! commands take, which faults come, when the power is cut, and what of each unflushed write had
-//! reached the media. A model of every volume knows what each block may hold.
+//! commands take, in which order the cores come round, which faults come, when the power is cut,
+//! and what of each unflushed write had reached the media: each unit of 4 KiB of a write on its
+//! own, of metadata each block of the device. A model of every volume knows what each block may
+//! hold.
 //!
 //! Invariants that are looked for:
 //! 1. A read gives what some order of the requests before and beside it allows.
 //! 2. After a power cut each block holds what was acknowledged as durable, or something newer.
-//! 3. After a power cut the pool can be imported, and its metadata are sound.
+//! 3. After a power cut the pool can be imported, and its metadata are sound: the invariants of
+//!    `docs/format.md` hold for the pool as a whole.
 //! 4. Every request ends exactly once, also when its device is gone; no buffer is lost.
 //! 5. Without a fault that excuses it, no request fails.
 
 mod client;
 mod content;
+mod cores;
+mod emulator;
+mod faults;
 mod history;
 mod judge;
 mod machine;
@@ -22,9 +28,11 @@ mod model;
 mod offline;
 mod oracle;
 mod pending;
+mod power;
 mod tamper;
 mod world;
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use history::History;
@@ -78,16 +86,25 @@ pub fn run(seed: u64, defect: Defect) -> Result<Report, Box<Finding>> {
 fn play(seed: u64, defect: Defect, keeps: bool) -> (Result<Report, String>, Vec<String>) {
     let history = History::new(keeps);
     let shared = history.clone();
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    let mut outcome = None;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, defect, shared);
-        world.run().map(|()| world.tally)
+        outcome = Some(world.run().map(|()| world.tally));
     }));
-    let outcome = outcome.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
-    });
+    let outcome = match (outcome, ended) {
+        // What a run that was broken off drops unfinished says nothing new.
+        (Some(Err(what)), _) => Err(what),
+        (Some(outcome), Ok(())) => outcome,
+        (_, Err(panic)) => Err(format!("panic: {}", text_of(&*panic))),
+        (None, Ok(())) => Err("the run did not end".to_owned()),
+    };
     let digest = history.digest();
     let report = outcome.map(|tally| Report { tally, digest });
     (report, history.lines())
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_default()
 }

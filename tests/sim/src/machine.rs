@@ -1,19 +1,19 @@
 //! One boot of the shipped stack: emulated controllers over media that outlive it, a driver for
-//! each, a shard over both.
+//! each, and cores with a shard each over all of them.
 
 use std::time::Duration;
 
 use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{IovaSpace, PagePreference};
 use lode_engine::{Completion, PoolIndex, Shard, device_spec};
-use lode_extent::{DeviceSpec, ExistingPool, Pool, PoolSpec, PoolState};
+use lode_extent::{DeviceSpec, ExistingPool, Pool, PoolSpec, PoolState, Usage};
 use lode_nvme::{Controller, ControllerState, NamespaceQueue, QueueOptions};
-use lode_nvme_emu::{
-    Cache, DeviceFault, EmulatedController, Fate, Latency, Media, NamespaceOptions, UnflushedBlock,
-};
+use lode_nvme_emu::{DeviceFault, EmulatedController, Fate, Media, UnflushedBlock};
 use lode_units::{BlockSize, Instant, NamespaceId, Random, SeededRandom};
 
-use crate::tamper::{Defect, Tampered};
+use crate::cores;
+use crate::emulator::{driver_options, emulator};
+use crate::tamper::{Bench, Defect, Tampered};
 
 pub(crate) type Device = Tampered<NamespaceQueue<EmulatedController>>;
 
@@ -32,15 +32,22 @@ pub(crate) struct MachineSpec {
 /// One boot.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    pub(crate) shard: Shard<Device>,
+    /// One for each core; the first is the pool's home.
+    pub(crate) shards: Vec<Shard<Device>>,
     pub(crate) buffers: BufferPool,
+    /// What the devices in front of the drivers share.
+    pub(crate) bench: Bench,
     emulators: Vec<EmulatedController>,
     controllers: Vec<Controller<EmulatedController>>,
     space: IovaSpace,
     pool: Option<PoolIndex>,
+    /// The other cores have the pool.
+    has_guests: bool,
     specs: Vec<DeviceSpec>,
     spec: MachineSpec,
     queue: QueueOptions,
+    /// Draws the order in which the cores come round.
+    random: SeededRandom,
 }
 
 impl Machine {
@@ -48,7 +55,7 @@ impl Machine {
     pub(crate) fn new(spec: MachineSpec) -> Self {
         let mut random = SeededRandom::new(spec.seed);
         let space = IovaSpace::new();
-        let shard = Shard::new(&space, PagePreference::Ordinary).expect("memory");
+        let shards = cores::shards(&space, &mut random);
         let buffer = BufferPoolSpec {
             length_bytes: BUFFER_BYTES,
             count: BUFFERS,
@@ -63,19 +70,23 @@ impl Machine {
             .iter()
             .map(|one| Controller::new(one.clone(), driver_options(), &space).expect("memory"))
             .collect();
+        let memories = shards.iter().flat_map(Shard::memories).cloned();
+        let bench = Bench::new(spec.defect, memories.collect(), &space, spec.media.len());
         for controller in &mut controllers {
-            for memory in shard.memories().chain(buffers.memories()) {
+            for memory in bench.memories().iter().chain(buffers.memories()) {
                 controller.map_memory(memory).expect("mapping");
             }
         }
         let entries = [8, 16, 64, 256][pick(&mut random, 4)];
         Self {
-            shard,
+            shards,
             buffers,
+            bench,
             emulators,
             controllers,
             space,
             pool: None,
+            has_guests: false,
             specs: Vec::new(),
             spec,
             queue: QueueOptions {
@@ -84,19 +95,24 @@ impl Machine {
                 abort_timeout: Duration::from_millis(5),
                 interrupt_vector: None,
             },
+            random,
         }
     }
 
-    /// Polls everything once.
+    /// Polls everything once, the cores in any order.
     pub(crate) fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
         for controller in &mut self.controllers {
             controller.poll(now);
             while controller.take_event().is_some() {}
         }
-        if self.pool.is_none() {
-            self.attach();
+        match self.pool {
+            None => self.attach(),
+            Some(pool) if !self.has_guests => self.attach_guests(pool),
+            Some(_) => {}
         }
-        self.shard.poll(now, completions);
+        for core in cores::turns(self.shards.len(), &mut self.random) {
+            self.shards[core].poll(now, completions);
+        }
     }
 
     fn attach(&mut self) {
@@ -104,15 +120,9 @@ impl Machine {
         if !self.controllers.iter().all(is_ready) {
             return;
         }
-        let mut devices = Vec::new();
-        for (index, controller) in self.controllers.iter_mut().enumerate() {
-            // A controller that is being reset just now opens its queue at a later poll.
-            let Ok(queue) = controller.open_queue(FIRST, self.queue, &self.space) else {
-                return;
-            };
-            let device = Tampered::new(queue, self.spec.defect);
-            devices.push((format!("nvme{index}"), device));
-        }
+        let Some(devices) = self.open_devices() else {
+            return;
+        };
         self.specs = devices.iter().map(|(_, one)| device_spec(one)).collect();
         let pool = if self.spec.makes_pool {
             let spec = PoolSpec {
@@ -124,12 +134,56 @@ impl Machine {
         } else {
             Pool::import(&self.specs)
         };
-        self.pool = Some(self.shard.attach(POOL_NAME, devices, pool));
+        self.pool = Some(self.shards[0].attach(POOL_NAME, devices, pool));
+    }
+
+    /// Lets the other cores have the pool, with queues of their own or without.
+    fn attach_guests(&mut self, pool: PoolIndex) {
+        if self.pool_state() != Some(&PoolState::Ready) {
+            return;
+        }
+        let have_queues = self.random.below(4) > 0;
+        let mut shards = std::mem::take(&mut self.shards);
+        self.has_guests = cores::attach_guests(&mut shards, pool, &mut || {
+            if have_queues {
+                self.open_devices()
+            } else {
+                Some(Vec::new())
+            }
+        });
+        self.shards = shards;
+    }
+
+    /// A queue on each controller. One that is being reset just now opens its queue at a later
+    /// poll.
+    fn open_devices(&mut self) -> Option<Vec<(String, Device)>> {
+        let (queue, space) = (self.queue, &self.space);
+        let open = |(index, controller): (usize, &mut Controller<_>)| {
+            let queue = controller.open_queue(FIRST, queue, space).ok()?;
+            let device = Tampered::new(queue, index, self.bench.clone());
+            Some((format!("nvme{index}"), device))
+        };
+        self.controllers.iter_mut().enumerate().map(open).collect()
     }
 
     /// Where the pool stands; `None` before it is attached.
     pub(crate) fn pool_state(&self) -> Option<&PoolState> {
-        self.shard.pool_state(self.pool?)
+        self.shards[0].pool_state(self.pool?)
+    }
+
+    /// How the pool's space is used; nothing before it is attached.
+    pub(crate) fn pool_usage(&self) -> Usage {
+        let usage = self.pool.and_then(|pool| self.shards[0].pool_usage(pool));
+        usage.unwrap_or_default()
+    }
+
+    /// The cores that take requests now.
+    pub(crate) fn cores(&self) -> usize {
+        if self.has_guests {
+            self.shards.len()
+        } else {
+            1
+        }
     }
 
     /// What the pool knows of its devices; empty before it is attached.
@@ -149,27 +203,30 @@ impl Machine {
         self.emulators[device % self.emulators.len()].apply(DeviceFault::FatalStatus);
     }
 
-    /// Cuts the power: each version of a block that is not on the media is kept or lost. The old
-    /// program then lives on beside a device that is gone, until all its requests have ended:
-    /// nothing of it reaches the media. `pending` is how many there are.
+    /// Cuts the power: of each version of a block that is not on the media, `choose` says what
+    /// becomes of it, by device. The old program then lives on beside devices that are gone, until
+    /// all its requests have ended: nothing of it reaches the media. `pending` is how many there
+    /// are.
     pub(crate) fn cut_power(
         &mut self,
         now: Instant,
         pending: usize,
-        choose: &mut dyn FnMut(UnflushedBlock) -> Fate,
+        choose: &mut dyn FnMut(usize, UnflushedBlock) -> Fate,
     ) -> Result<Vec<Completion>, String> {
-        for emulator in &self.emulators {
+        for (device, emulator) in self.emulators.iter().enumerate() {
             emulator.clear_faults();
-            emulator.power_cut(choose).expect("memory does not fail");
+            emulator
+                .power_cut(&mut |block| choose(device, block))
+                .expect("memory does not fail");
             emulator.apply(DeviceFault::Remove);
         }
         let mut completions = Vec::new();
         let mut now = now;
         for _ in 0..DRAIN_ROUNDS_MAX {
             self.poll(now, &mut completions);
-            let is_idle = !self.shard.is_busy() && completions.len() >= pending;
+            let is_idle = self.shards.iter().all(|shard| !shard.is_busy());
             let is_gone = |one: &Controller<_>| one.state() == ControllerState::Gone;
-            if is_idle && self.controllers.iter().all(is_gone) {
+            if is_idle && completions.len() >= pending && self.controllers.iter().all(is_gone) {
                 return Ok(completions);
             }
             now += Duration::from_millis(10);
@@ -178,54 +235,6 @@ impl Machine {
             "{} requests of {pending} never ended after their devices were gone",
             pending - completions.len()
         ))
-    }
-}
-
-fn emulator(media: &Media, spec: &MachineSpec, random: &mut SeededRandom) -> EmulatedController {
-    let mut options = lode_nvme_emu::ControllerOptions {
-        queue_pairs_max: 2,
-        queue_entries_max: 256,
-        transfer_max_shift: [1, 2, 5][pick(random, 3)],
-        shadow_doorbells: random.below(2) == 0,
-        ..lode_nvme_emu::ControllerOptions::default()
-    };
-    if random.below(4) > 0 {
-        let micros = |random: &mut SeededRandom, most| Duration::from_micros(random.below(most));
-        options.latency = Latency {
-            read: micros(random, 50),
-            write: micros(random, 50),
-            flush: micros(random, 200),
-            jitter: micros(random, 300),
-            bytes_per_second: 0,
-            seed: random.next_u64(),
-        };
-    }
-    let capacity_bytes = match spec.block_size {
-        // A small one writes its oldest blocks back on its own.
-        BlockSize::B4096 => [64 << 10, 1 << 20][pick(random, 2)],
-        // One that did so would tear units.
-        _ => 4 << 20,
-    };
-    let namespace = NamespaceOptions {
-        block_size: spec.block_size,
-        media: media.clone(),
-        cache: Cache::Modelled { capacity_bytes },
-        lies_about_flush: spec.defect == Defect::LyingController,
-    };
-    EmulatedController::new(options, vec![namespace]).expect("valid options")
-}
-
-fn driver_options() -> lode_nvme::ControllerOptions {
-    lode_nvme::ControllerOptions {
-        queue_pairs: 2,
-        all_ones_tolerance: Duration::from_millis(20),
-        admin_timeout: Duration::from_millis(100),
-        watch_interval: Duration::from_millis(1),
-        health_interval: None,
-        // Faults come faster here than a controller proves itself stable.
-        reset_attempts_max: 100,
-        stable_after: Duration::from_millis(50),
-        ..lode_nvme::ControllerOptions::default()
     }
 }
 

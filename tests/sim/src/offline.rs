@@ -88,10 +88,7 @@ impl<'media> Copy<'media> {
 
     fn run(&mut self, op: MetadataOp) -> Option<Vec<u8>> {
         match op {
-            MetadataOp::Read { block, count } => {
-                let blocks = block..block + u64::from(count);
-                Some(blocks.flat_map(|block| self.block(block)).collect())
-            }
+            MetadataOp::Read { block, count } => Some(self.read(block, count)),
             MetadataOp::Write { block, data, .. } => {
                 let blocks = (block..).zip(data.chunks(BLOCK_BYTES));
                 self.changed
@@ -102,11 +99,15 @@ impl<'media> Copy<'media> {
         }
     }
 
-    fn block(&self, block: u64) -> Vec<u8> {
-        self.changed
-            .get(&block)
-            .cloned()
-            .unwrap_or_else(|| self.media.snapshot(block * 4096, BLOCK_BYTES))
+    fn read(&self, first: u64, count: u32) -> Vec<u8> {
+        let length = usize::try_from(count).expect("a short read") * BLOCK_BYTES;
+        let mut bytes = self.media.snapshot(first * 4096, length);
+        for (block, bytes) in (first..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+            if let Some(changed) = self.changed.get(&block) {
+                bytes.copy_from_slice(changed);
+            }
+        }
+        bytes
     }
 }
 

@@ -10,7 +10,22 @@ pub(crate) struct Pending {
     /// The volume, and which of those that have borne its name.
     pub(crate) volume: usize,
     pub(crate) generation: u64,
+    /// A resize came after it, on whatever core, that takes some of its blocks away.
+    pub(crate) is_overtaken: bool,
     pub(crate) kind: Kind,
+}
+
+impl Pending {
+    /// One past the last block that it is about.
+    pub(crate) fn end(&self) -> usize {
+        match &self.kind {
+            Kind::Read { blocks, .. }
+            | Kind::Change { blocks }
+            | Kind::Discard { blocks }
+            | Kind::Compare { blocks, .. } => blocks.end,
+            Kind::Flush | Kind::Create | Kind::Resize { .. } | Kind::Delete | Kind::Open => 0,
+        }
+    }
 }
 
 /// What it is to do.

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use lode_engine::Completion;
 use lode_extent::{DeviceSpec, PoolState};
-use lode_nvme_emu::{Fate, Media, UnflushedBlock};
+use lode_nvme_emu::Media;
 use lode_units::{BlockSize, Instant, Random, SeededRandom};
 
 use crate::history::History;
 use crate::machine::{Machine, MachineSpec, pick};
 use crate::model::Volume;
-use crate::offline;
 use crate::pending::Pending;
 use crate::tamper::Defect;
 
@@ -27,13 +26,16 @@ pub(crate) struct World {
     /// Counts events: the time of the model.
     pub(crate) tick: u64,
     pub(crate) next_token: u64,
-    media: Vec<Media>,
-    specs: Vec<DeviceSpec>,
-    block_size: BlockSize,
-    defect: Defect,
-    has_pool: bool,
-    had_failed_read: bool,
-    now: Instant,
+    pub(crate) media: Vec<Media>,
+    pub(crate) specs: Vec<DeviceSpec>,
+    pub(crate) block_size: BlockSize,
+    pub(crate) defect: Defect,
+    pub(crate) has_pool: bool,
+    /// The pool may have lost blocks that nothing refers to.
+    pub(crate) has_leaked: bool,
+    /// The boot before did not get past its recovery.
+    pub(crate) was_recovering: bool,
+    pub(crate) now: Instant,
     completions: Vec<Completion>,
 }
 
@@ -44,6 +46,8 @@ pub struct Tally {
     pub crashes: u64,
     /// Power cuts before the pool had recovered from the one before.
     pub crashes_in_recovery: u64,
+    /// Those of them right after another one.
+    pub crashes_in_recovery_again: u64,
     /// Requests of clients.
     pub requests: u64,
     /// Requests that failed.
@@ -62,6 +66,7 @@ impl Tally {
     pub const fn and(mut self, other: &Self) -> Self {
         self.crashes += other.crashes;
         self.crashes_in_recovery += other.crashes_in_recovery;
+        self.crashes_in_recovery_again += other.crashes_in_recovery_again;
         self.requests += other.requests;
         self.failures += other.failures;
         self.blocks_compared += other.blocks_compared;
@@ -80,6 +85,8 @@ pub(crate) struct Boot {
     pub(crate) plan: Harm,
     /// The pool serves no more, or not all of it: the next power cut is near.
     pub(crate) is_spoilt: bool,
+    /// Space that the pool could not use at the last poll, because its map cannot be read.
+    pub(crate) is_space_unreadable: bool,
     /// How many requests clients keep in flight.
     pub(crate) depth: usize,
 }
@@ -112,9 +119,7 @@ impl World {
     pub(crate) fn new(seed: u64, defect: Defect, history: History) -> Self {
         let mut random = SeededRandom::new(seed);
         let block_size = [BlockSize::B512, BlockSize::B4096][pick(&mut random, 2)];
-        let media: Vec<_> = (0..=random.below(2))
-            .map(|_| Media::memory(DEVICE_BYTES).expect("memory"))
-            .collect();
+        let media: Vec<_> = (0..=random.below(2)).map(|_| used_media()).collect();
         let machine = Machine::new(MachineSpec {
             media: media.clone(),
             block_size,
@@ -137,7 +142,8 @@ impl World {
             block_size,
             defect,
             has_pool: false,
-            had_failed_read: false,
+            has_leaked: false,
+            was_recovering: false,
             now: Instant::from_nanos(1),
             completions: Vec::new(),
         }
@@ -161,7 +167,8 @@ impl World {
     /// One boot until its end.
     fn play(&mut self) -> Result<(), String> {
         if self.random.below(3) == 0 {
-            let polls = 1 + self.random.below(600);
+            let most = [60, 200, 600][pick(&mut self.random, 3)];
+            let polls = 1 + self.random.below(most);
             return self.poll_times(polls);
         }
         self.start()?;
@@ -233,6 +240,9 @@ impl World {
         let pause = self.pause();
         self.now += pause;
         self.spoil();
+        if self.boot.harm == Harm::Failure {
+            self.boot.is_space_unreadable = self.machine.pool_usage().unreadable_bytes > 0;
+        }
         let mut completions = std::mem::take(&mut self.completions);
         self.machine.poll(self.now, &mut completions);
         if self.specs.is_empty() {
@@ -256,127 +266,13 @@ impl World {
 
     fn pause(&mut self) -> Duration {
         match self.random.below(64) {
+            // Long enough for what could not be read to be asked for again.
+            0 if self.boot.harm == Harm::Failure && self.random.below(16) == 0 => {
+                Duration::from_millis(1100)
+            }
             0 => Duration::from_micros(self.random.below(8000)),
             _ => Duration::from_micros(1 + self.random.below(30)),
         }
-    }
-
-    /// Now and then a fault, of those that this boot may meet.
-    fn spoil(&mut self) {
-        if self.boot.plan == Harm::None || self.random.below(150) > 0 {
-            return;
-        }
-        let device = pick(&mut self.random, 2);
-        let failures = if self.boot.plan == Harm::Failure {
-            FAILURES
-        } else {
-            &[]
-        };
-        let choice = pick(&mut self.random, 1 + DELAYS.len() + failures.len());
-        self.tally.faults += 1;
-        let rule = match choice {
-            0 => {
-                self.machine.fail_controller(device);
-                "fatal status"
-            }
-            _ => {
-                let rule = DELAYS.iter().chain(failures).nth(choice - 1);
-                let rule = rule.expect("the choice lies within both tables");
-                self.machine.install_fault(device, rule);
-                rule
-            }
-        };
-        let harm = if choice > DELAYS.len() {
-            Harm::Failure
-        } else {
-            Harm::Delay
-        };
-        self.boot.harm = self.boot.harm.max(harm);
-        self.had_failed_read |= harm == Harm::Failure;
-        self.history
-            .note(1000 + choice as u64, || format!("fault: {rule}"));
-    }
-
-    /// Cuts the power, checks what is left, and boots again.
-    fn crash(&mut self) -> Result<(), String> {
-        self.tick += 1;
-        self.tally.crashes += 1;
-        if self.boot.phase != Phase::Serving && self.boot.phase != Phase::Quiescing {
-            self.tally.crashes_in_recovery += 1;
-        }
-        let mut random = SeededRandom::new(self.random.next_u64());
-        let odds = [0, 20, 50, 80, 100][pick(&mut random, 5)];
-        let shift = BlockSize::B4096.shift() - self.block_size.shift();
-        let mut last = None;
-        let mut choose = |block: UnflushedBlock| {
-            let unit = (block.write, block.lba.get() >> shift);
-            let fate = match last {
-                // A unit of 4 KiB is not torn: a volume's blocks rely on that.
-                Some((known, fate)) if known == unit => fate,
-                _ if random.below(100) < odds => Fate::Keep,
-                _ => Fate::Lose,
-            };
-            last = Some((unit, fate));
-            fate
-        };
-        let left = self
-            .machine
-            .cut_power(self.now, self.pending.len(), &mut choose);
-        let left = left.map_err(|what| format!("{what}: {:?}", self.pending))?;
-        self.history.note(1, || {
-            format!("power cut: {odds} of 100 kept; {:?}", self.boot.phase)
-        });
-        self.end_all(left)?;
-        if self.has_pool {
-            self.check_offline()?;
-        }
-        let now = self.tick;
-        for volume in &mut self.volumes {
-            volume.handle = None;
-            volume.blocks.iter_mut().for_each(|one| one.cut_power(now));
-        }
-        self.machine = Machine::new(MachineSpec {
-            media: self.media.clone(),
-            block_size: self.block_size,
-            defect: self.defect,
-            seed: self.random.next_u64(),
-            makes_pool: !self.has_pool,
-        });
-        Ok(())
-    }
-
-    /// Checks all metadata. Blocks freed while the bitmap of their group could not be read stay
-    /// taken, which nothing but a repair mends: after a failed read that alone is let pass.
-    fn check_offline(&self) -> Result<(), String> {
-        match offline::check(&self.media, &self.specs) {
-            Err(offline::Fault::Leak) if self.had_failed_read => Ok(()),
-            other => other.map_err(|fault| fault.to_string()),
-        }
-    }
-
-    /// What ends after the power was cut tells nobody anything, but ends exactly once.
-    fn end_all(&mut self, completions: Vec<Completion>) -> Result<(), String> {
-        for completion in completions {
-            let token = match &completion {
-                Completion::Data(done) => done.token,
-                Completion::Control { token, .. } => *token,
-            };
-            if self.pending.remove(&token.0).is_none() {
-                return Err(format!("request {} ended twice", token.0));
-            }
-            if let Completion::Data(done) = completion
-                && let Some(buffer) = done.buffer
-            {
-                self.machine.buffers.give_back(buffer);
-            }
-        }
-        if let Some(token) = self.pending.keys().next() {
-            return Err(format!("request {token} never ended"));
-        }
-        if self.machine.buffers.lent() > 0 {
-            return Err("a buffer was lost".to_owned());
-        }
-        Ok(())
     }
 
     fn next_boot(&mut self) -> Boot {
@@ -396,32 +292,26 @@ impl Boot {
             harm: Harm::None,
             plan: Harm::None,
             is_spoilt: false,
+            is_space_unreadable: false,
             depth: 4,
         }
     }
 }
 
-/// Faults that every request survives.
-const DELAYS: &[&str] = &[
-    "queue=io count=1 -> duplicate",
-    "queue=io count=2 -> delay=3ms",
-    "queue=io opcode=write count=1 -> status=0x082",
-    "queue=io opcode=read count=1 -> status=0x082",
-    "queue=io opcode=flush count=1 -> status=0x082",
-];
-/// Faults that may make requests fail.
-const FAILURES: &[&str] = &[
-    "queue=io count=1 -> drop",
-    "queue=io count=1 -> lose",
-    "queue=io count=1 -> wrong_id",
-    "queue=io opcode=read count=1 -> status=0x281",
-    "queue=io opcode=write count=1 -> status=0x280",
-    "queue=io opcode=write count=1 -> drop",
-    "queue=io opcode=flush count=1 -> status=0x006",
-    "queue=io opcode=flush count=1 -> lose",
-];
-
 const VOLUMES: usize = 4;
 const DEVICE_BYTES: u64 = 16 << 20;
 /// The polls after which something that is waited for will never come.
 const WAIT_POLLS_MAX: u64 = 60_000;
+
+/// A drive that somebody used before: what is not written does not read as zeros.
+fn used_media() -> Media {
+    let media = Media::memory(DEVICE_BYTES).expect("memory");
+    let junk: Vec<u8> = JUNK.to_le_bytes().repeat(USED_BYTES / 8);
+    media.overwrite(0, &junk);
+    media
+}
+
+/// What is left on a used drive: no client writes such words.
+const JUNK: u64 = 0x00A5_A5A5_A5AF_FFFF;
+/// How much of it is used: more than runs ever take.
+const USED_BYTES: usize = 3 << 20;

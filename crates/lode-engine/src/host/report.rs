@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lode_block::BlockDevice;
-use lode_extent::PoolState;
+use lode_extent::{PoolState, Usage};
 
 use super::PoolHost;
 use crate::control::{DeviceStatus, PoolStatus};
@@ -49,6 +49,11 @@ impl<D: BlockDevice> PoolHost<D> {
         self.stats = Arc::new(PoolStats::new(&self.name, named));
         core.stats.add_pool(Arc::clone(&self.stats));
         self.publish();
+    }
+
+    /// How its space is used.
+    pub(crate) fn usage(&self) -> Usage {
+        self.pool.usage()
     }
 
     /// The pool as it stands.

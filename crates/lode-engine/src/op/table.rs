@@ -123,13 +123,16 @@ impl OpTable {
         self.free.push(index);
     }
 
-    /// All requests in progress.
+    /// All requests in progress. Takes time in proportion to the most that there have been
+    /// lately, since the slot that was freed last is taken first.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (OpIndex, &mut Op)> {
+        let in_use = self.in_use();
         self.slots
             .iter_mut()
             .enumerate()
             .filter_map(|(index, op)| Some((OpIndex::try_from(index).ok()?, op)))
             .filter(|(_, op)| op.is_in_use)
+            .take(in_use)
     }
 }
 
