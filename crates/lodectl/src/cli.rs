@@ -109,6 +109,9 @@ pub(crate) enum DoorbellChoice {
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
     /// List the NVMe controllers with their drivers and what they are used for
+    ///
+    /// Those on this machine's PCI buses. One that another process serves is no part of the
+    /// machine: it is named by its socket, vfio-user:/PATH.
     List,
     /// Take a controller from the kernel's driver, for the daemon to use (needs root)
     Bind {

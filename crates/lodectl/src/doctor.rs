@@ -45,7 +45,7 @@ pub(crate) fn run(output: &Output, arguments: DoctorArguments) -> Result<()> {
 fn text(views: &[CheckView], missing: usize) -> String {
     let mut text: String = views.iter().map(CheckView::lines).collect();
     if missing > 0 {
-        text.push_str("\nfile: and memory: devices need none of this and work here.\n");
+        text.push_str("\nfile:, memory: and vfio-user: devices need none of this and work here.\n");
     }
     text
 }
