@@ -8,6 +8,7 @@ use lode_engine::{Letter, PoolIndex, Port, Shard};
 use lode_units::{CoreId, Random, SeededRandom};
 
 use crate::machine::{Device, pick};
+use crate::tamper::Defect;
 
 /// One direction of a way between two cores.
 type Way = Arc<Mutex<VecDeque<Letter>>>;
@@ -18,6 +19,8 @@ struct End {
     to_peer: Way,
     from_peer: Way,
     room: usize,
+    /// Of two letters that have come, the later one is taken first.
+    is_disordered: bool,
 }
 
 impl Port for End {
@@ -32,14 +35,23 @@ impl Port for End {
 
     fn receive(&mut self) -> Option<Letter> {
         let way = self.from_peer.lock();
-        way.unwrap_or_else(PoisonError::into_inner).pop_front()
+        let mut way = way.unwrap_or_else(PoisonError::into_inner);
+        if self.is_disordered && way.len() >= 2 {
+            way.swap(0, 1);
+        }
+        way.pop_front()
     }
 
     fn flush(&mut self) {}
 }
 
 /// Shards that are connected to each other; the first will be the pool's home.
-pub(crate) fn shards(space: &IovaSpace, random: &mut SeededRandom) -> Vec<Shard<Device>> {
+pub(crate) fn shards(
+    space: &IovaSpace,
+    defect: Defect,
+    random: &mut SeededRandom,
+) -> Vec<Shard<Device>> {
+    let is_disordered = defect == Defect::LettersDisordered;
     let count = 1 + pick(random, CORES_MAX);
     let mut shards: Vec<_> = (0..count)
         .map(|_| Shard::new(space, PagePreference::Ordinary).expect("memory"))
@@ -52,11 +64,13 @@ pub(crate) fn shards(space: &IovaSpace, random: &mut SeededRandom) -> Vec<Shard<
                 to_peer: Arc::clone(&there),
                 from_peer: Arc::clone(&back),
                 room,
+                is_disordered,
             };
             let far_end = End {
                 to_peer: back,
                 from_peer: there,
                 room,
+                is_disordered,
             };
             shards[near].connect(core(far), Box::new(near_end));
             shards[far].connect(core(near), Box::new(far_end));

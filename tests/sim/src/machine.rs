@@ -55,7 +55,7 @@ impl Machine {
     pub(crate) fn new(spec: MachineSpec) -> Self {
         let mut random = SeededRandom::new(spec.seed);
         let space = IovaSpace::new();
-        let shards = cores::shards(&space, &mut random);
+        let shards = cores::shards(&space, spec.defect, &mut random);
         let buffer = BufferPoolSpec {
             length_bytes: BUFFER_BYTES,
             count: BUFFERS,

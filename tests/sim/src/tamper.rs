@@ -1,6 +1,6 @@
 //! Devices in front of the drivers, honest or with one defect: what a simulation that cannot fail
-//! would not notice. A defect lives here, between the engine and the driver, and nowhere in the
-//! stack itself.
+//! would not notice. A defect lives here, between the engine and the driver, or between two cores,
+//! and nowhere in the stack itself.
 
 mod device;
 
@@ -14,7 +14,7 @@ use lode_engine::is_metadata_command;
 
 pub(crate) use device::Tampered;
 
-/// A defect put between the engine and the driver.
+/// A defect put beside the stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Defect {
     /// None.
@@ -36,6 +36,8 @@ pub enum Defect {
     FreedEarly,
     /// A block of metadata that was read gets the checksum that fits what there is of it.
     TearsAccepted,
+    /// Letters between two cores overtake each other.
+    LettersDisordered,
 }
 
 /// What the devices of one machine share. Clones share it too.

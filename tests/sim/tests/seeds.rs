@@ -131,3 +131,8 @@ fn a_block_used_again_before_its_release_is_durable_is_found() {
 fn a_torn_block_of_metadata_that_is_taken_for_whole_is_found() {
     assert!(is_found(Defect::TearsAccepted, ""));
 }
+
+#[test]
+fn letters_between_cores_that_overtake_each_other_are_found() {
+    assert!(is_found(Defect::LettersDisordered, "holds"));
+}
