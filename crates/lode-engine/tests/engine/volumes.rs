@@ -301,3 +301,39 @@ fn a_shard_is_busy_until_its_last_control_request_has_ended() {
     }
     assert!(rig.control_outcome(token).is_ok());
 }
+
+#[test]
+fn a_write_that_comes_while_a_shrink_zeroes_its_tail_is_not_let_in_behind_it() {
+    let mut rig = Rig::new(WriteCache::None);
+    let volume = rig.create("v", 65536, BlockSize::B512);
+    rig.write(volume, 0, &pattern(1, 65536));
+    let shrink = rig.token();
+    let request = ControlRequest::ResizeVolume {
+        volume: named("v"),
+        size_bytes: 4096 + 1536,
+        shrink: Shrink::Allow,
+    };
+    rig.media.borrow_mut().is_held = true;
+    rig.shard.control(shrink, request);
+    for _ in 0..4 {
+        rig.poll();
+    }
+    let late = rig.submit(
+        volume,
+        DataOperation::Write,
+        (4096, 4096),
+        Durability::None,
+        &pattern(2, 4096),
+    );
+    rig.poll();
+    rig.media.borrow_mut().is_held = false;
+    let outcome = rig.wait(late).result;
+    assert!(
+        matches!(outcome, Err(IoError::OutOfRange { .. })),
+        "{outcome:?}"
+    );
+    rig.until(|rig| !rig.shard.is_busy());
+    rig.control_outcome(shrink).expect("a shrink succeeds");
+    resize(&mut rig, "v", 65536, Shrink::Refuse).expect("a growth succeeds");
+    assert_eq!(rig.read(volume, 5632, 2560), vec![0; 2560]);
+}

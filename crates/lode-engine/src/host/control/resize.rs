@@ -22,6 +22,8 @@ pub(super) struct Resize {
     pub(super) new_bytes: u64,
     /// Takes the part that goes from the other cores.
     pub(super) recall: Option<Serial>,
+    /// What the new last unit holds beyond the new size is zeros.
+    pub(super) is_tail_zeroed: bool,
 }
 
 impl<D: BlockDevice> PoolHost<D> {
@@ -56,6 +58,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 old_bytes: current_bytes,
                 new_bytes,
                 recall: None,
+                is_tail_zeroed: false,
             },
         })
     }
@@ -80,10 +83,10 @@ impl<D: BlockDevice> PoolHost<D> {
         {
             return Ok(None);
         }
-        let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) else {
+        if self.volumes.get(handle.slot, handle.generation).is_none() {
             return Err(ExtentError::UnknownVolume { volume: resize.id });
-        };
-        if shrinks && volume.size_bytes == resize.new_bytes {
+        }
+        if shrinks && !resize.is_tail_zeroed {
             // Requests that were checked against the old size may still use the part that goes:
             // they end first. None is added to them.
             let uses_tail = core
@@ -98,7 +101,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 if !core.ops.has_room() {
                     return Ok(None);
                 }
-                volume.size_bytes = tail_end;
+                resize.is_tail_zeroed = true;
                 let request = zero_tail(handle, resize.new_bytes, tail_end);
                 let owner = Owner::Control(u16::try_from(slot).unwrap_or(u16::MAX));
                 let index = core.ops.take_up(owner, request, Durability::Data, core.now);
