@@ -9,10 +9,12 @@ use crate::process;
 
 const SUBJECT_LENGTH_MAX: usize = 72;
 
-/// Commits whose subjects were too long when this was first checked; history is not rewritten.
+/// Commits whose subjects were too long when this was first checked, or were published before
+/// it was; history is not rewritten.
 const KNOWN: &[&str] = &[
     "1c81e7ea7dbc5c0979347ed9f22e451d04267808",
     "68cd823bd0fdc67a1f03b1a1f8db1b5d75e33ae5",
+    "cc6a27d20f2f287a7369c551221c3d9873070300",
 ];
 
 /// Every commit whose subject breaks the rule, one sentence each.
