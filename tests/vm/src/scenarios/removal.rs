@@ -7,13 +7,15 @@ use lode_nvme::{ControllerOptions, QueueOptions};
 use lode_vfio::PciAddress;
 use lode_vfio::sysfs::Sysfs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::host;
 use crate::kernel::{self, WAIT_STEPS};
 use crate::rig::{Rig, bind, length_of, request};
 
 /// Removal is requested with reads in flight: the wish arrives, requests end, the device is let
-/// go, and the one that is plugged in afterwards works and holds the same data.
+/// go, and the one that is plugged in afterwards works and holds the same data. Letting go needs
+/// nothing of sysfs.
 pub(super) fn removal() -> Result<String> {
     let address = appeared()?;
     bind(address)?;
@@ -58,10 +60,30 @@ pub(super) fn removal() -> Result<String> {
     let mut queue = rig.queue(1, QueueOptions::default())?;
     rig.verify(&mut queue, (8, 8), 31)?;
     drop(queue);
+    let hidden = HiddenFunctions::hide()?;
     rig.close()?;
+    drop(hidden);
     Ok(format!(
         "32 reads in flight, {failed} failed; {back} came back with its data"
     ))
+}
+
+/// Sysfs without any PCI function while it lives: a function that is being removed may be gone from
+/// there before its owner has let go of it, whoever is faster. Here it always is.
+struct HiddenFunctions;
+
+impl HiddenFunctions {
+    fn hide() -> Result<Self> {
+        mount("none", FUNCTIONS, "tmpfs", MountFlags::empty(), None)
+            .context("hiding the functions")?;
+        Ok(Self)
+    }
+}
+
+impl Drop for HiddenFunctions {
+    fn drop(&mut self) {
+        unmount(FUNCTIONS, UnmountFlags::empty()).expect("what was mounted can be unmounted");
+    }
 }
 
 fn await_wish(rig: &Rig) -> Result<()> {
@@ -122,3 +144,5 @@ fn vanished(address: PciAddress) -> Result<()> {
     }
     Err(anyhow!("{address} did not go"))
 }
+
+const FUNCTIONS: &str = "/sys/bus/pci/devices";
