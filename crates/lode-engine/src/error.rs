@@ -53,10 +53,13 @@ pub enum IoError {
     /// The pool has no space left for the blocks that the write needs.
     #[error("the pool is full")]
     NoSpace,
-    /// As many requests wait for the volume's limit, or for their turn, as may.
-    #[error("{waiting_max} requests of the volume wait for its limit or their turn")]
+    /// As many requests wait for the volume's limit, or for their turn, as may: by their number, or
+    /// by the bytes that they move.
+    #[error(
+        "too many requests of the volume wait for its limit or their turn: at most {waiting_max}"
+    )]
     Throttled {
-        /// The most that may wait.
+        /// The most that may wait; fewer, where they are long.
         waiting_max: usize,
     },
     /// The compared data differ.

@@ -59,6 +59,8 @@ struct Flow {
     first: Link,
     last: Link,
     length: usize,
+    /// What its items cost together.
+    cost: u64,
     deficit: u32,
     has_turn: bool,
     gate: Gate,
@@ -107,6 +109,14 @@ impl<T> FairQueue<T> {
         self.length == 0
     }
 
+    /// How many items of a volume are queued, and how many bytes they cost.
+    pub(crate) fn load(&self, volume: VolumeHandle) -> (usize, u64) {
+        self.find(volume).map_or((0, 0), |flow| {
+            let flow = &self.flows[usize::from(flow)];
+            (flow.length, flow.cost)
+        })
+    }
+
     /// Queues an item behind those of its volume. `length_bytes` is what it moves.
     pub(crate) fn push(
         &mut self,
@@ -127,6 +137,7 @@ impl<T> FairQueue<T> {
         item.cost = cost_of(length_bytes);
         let flow = self.flow(flow);
         flow.length += 1;
+        flow.cost += u64::from(cost_of(length_bytes));
         match flow.last.replace(index) {
             Some(before) => self.items[usize::from(before)].next = Some(index),
             None => flow.first = Some(index),
@@ -196,6 +207,7 @@ impl<T> FairQueue<T> {
         let value = item.value.take();
         flow.first = std::mem::replace(&mut item.next, self.free_item);
         flow.length -= 1;
+        flow.cost -= u64::from(item.cost);
         flow.gate = Gate::default();
         self.free_item = Some(index);
         self.length -= 1;
@@ -277,6 +289,7 @@ impl Flow {
         first: None,
         last: None,
         length: 0,
+        cost: 0,
         deficit: 0,
         has_turn: false,
         gate: Gate { reservation: None },

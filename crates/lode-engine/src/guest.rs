@@ -24,6 +24,7 @@ use crate::lane::Lane;
 use crate::op::{Failure, OpIndex};
 use crate::port::{Body, GuestSpec, PeerIndex, Recall, UnitRange};
 use crate::request::PoolIndex;
+use crate::stats::ShardStats;
 use crate::tag::{CommandOwner, SECTOR_BYTES};
 
 use volumes::GuestVolumes;
@@ -111,7 +112,7 @@ impl<D: BlockDevice> PoolGuest<D> {
     pub(crate) fn poll(&mut self, core: &mut ShardCore) -> usize {
         let mut found = 0;
         for lane in 0..self.lanes.len() {
-            self.lanes[lane].kick();
+            self.lanes[lane].kick(&core.stats);
             found += self.poll_lane(lane, core);
         }
         self.drain_deferred(core);
@@ -120,8 +121,9 @@ impl<D: BlockDevice> PoolGuest<D> {
 
     /// Shows the devices what letters and waiters have led to; how many had something to be shown.
     #[inline]
-    pub(crate) fn kick(&mut self) -> usize {
-        self.lanes.iter_mut().map(Lane::kick).map(usize::from).sum()
+    pub(crate) fn kick(&mut self, stats: &ShardStats) -> usize {
+        let lanes = self.lanes.iter_mut();
+        lanes.map(|lane| usize::from(lane.kick(stats))).sum()
     }
 
     #[inline]

@@ -164,7 +164,7 @@ impl<D: BlockDevice> PoolHost<D> {
     pub(crate) fn poll(&mut self, core: &mut ShardCore) -> usize {
         let mut found = 0;
         for index in 0..self.lanes.len() {
-            self.lanes[index].kick();
+            self.lanes[index].kick(&core.stats);
             found += self.poll_lane(index, core);
         }
         self.show_readiness(core);
@@ -194,7 +194,8 @@ impl<D: BlockDevice> PoolHost<D> {
             self.publish();
         }
         // What a device was just shown it may answer at the next poll, without a signal.
-        let shown: usize = self.lanes.iter_mut().map(Lane::kick).map(usize::from).sum();
+        let (stats, lanes) = (&*core.stats, self.lanes.iter_mut());
+        let shown: usize = lanes.map(|lane| usize::from(lane.kick(stats))).sum();
         moved + shown
     }
 

@@ -7,6 +7,7 @@ use lode_units::Instant;
 
 use crate::fair::FairQueue;
 use crate::op::{Op, OpIndex};
+use crate::stats::ShardStats;
 use crate::tag::COMMAND_MAX_BYTES;
 
 /// A device of a pool: requests take the slots of its queue up to a limit, the rest is kept for
@@ -126,9 +127,10 @@ impl<D: BlockDevice> Lane<D> {
     /// Shows the device what was submitted: one doorbell for all of it. Whether there was
     /// anything to show.
     #[inline]
-    pub(crate) fn kick(&mut self) -> bool {
+    pub(crate) fn kick(&mut self, stats: &ShardStats) -> bool {
         let is_dirty = std::mem::take(&mut self.is_dirty);
         if is_dirty {
+            stats.doorbells.increment();
             self.device.kick();
         }
         is_dirty

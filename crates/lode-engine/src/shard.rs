@@ -212,7 +212,7 @@ impl<D: BlockDevice> Shard<D> {
         match (checked, self.pools.get_mut(index)) {
             (Ok(checked), Some(Some(host))) => {
                 if checked.is_limited || !self.core.is_uncontended() {
-                    return self.wait_turn(request);
+                    return self.wait_turn(request, checked.is_limited);
                 }
                 let owner = Owner::Client(request.token);
                 let (durability, now) = (checked.durability, self.core.now);
@@ -237,8 +237,9 @@ impl<D: BlockDevice> Shard<D> {
             self.core.refuse(request, IoError::UnknownVolume);
             return Ok(());
         };
-        if guest.throttle(request.volume).is_some() || !self.core.is_uncontended() {
-            return self.wait_turn(request);
+        let is_limited = guest.throttle(request.volume).is_some();
+        if is_limited || !self.core.is_uncontended() {
+            return self.wait_turn(request, is_limited);
         }
         let now = self.core.now;
         guest.submit(request, now, &mut self.core);
@@ -284,7 +285,7 @@ impl<D: BlockDevice> Shard<D> {
         }
         // What a device was just shown it may answer at the next poll, without a signal.
         for guest in self.guests.iter_mut().flatten() {
-            found += guest.kick();
+            found += guest.kick(&self.core.stats);
         }
         self.core.peers.flush();
         self.core.show_load();

@@ -56,6 +56,8 @@ pub struct ShardStats {
     pub read_commands: Counter,
     /// Write commands submitted for requests.
     pub write_commands: Counter,
+    /// How often new commands were shown to a device: a submission doorbell each.
+    pub doorbells: Counter,
     /// Commands submitted again after the device asked for a retry.
     pub retries: Counter,
     /// Requests that waited for a free slot of a device queue.
@@ -177,6 +179,13 @@ pub const COUNTER_NAMES: [&str; 14] = [
 ];
 
 impl ShardStats {
+    /// Requests completed, by whatever route.
+    #[must_use]
+    pub fn completions(&self) -> u64 {
+        let deferred = self.completions_deferred.iter().map(Counter::read);
+        self.completions_inline.read() + deferred.sum::<u64>()
+    }
+
     /// Counts a completion by its route; the first reason in the order of precedence names it.
     #[inline]
     pub(crate) fn count_completion(&self, reasons: Reasons) {

@@ -12,12 +12,12 @@
 use std::time::Duration;
 
 use lode_units::Instant;
-use lode_units::limits::CORE_REQUESTS_MAX;
+use lode_units::limits::{CORE_REQUESTS_MAX, STREAM_REQUESTS_MAX};
 
 use crate::fair::{FairQueue, Gate, Refused};
 use crate::op::{Owner, Sender};
 use crate::port::{Errand, PeerIndex};
-use crate::request::DataRequest;
+use crate::request::{DataRequest, VolumeHandle};
 use crate::throttle::Throttle;
 
 /// A request that waits.
@@ -95,7 +95,14 @@ impl WaitingRoom {
         self.waiting.len() + self.errands.len() + self.held.len()
     }
 
-    /// The most requests of one volume that wait for a slot or for its limit.
+    /// Whether as many requests wait for the limit of a volume as may: what waits keeps its buffer
+    /// from others, and for longer than what waits for a slot.
+    pub(crate) fn is_backlogged(&self, volume: VolumeHandle) -> bool {
+        let (count, bytes) = self.waiting.load(volume);
+        count >= LIMITED_WAITING_MAX.min(self.volume_waiting_max) || bytes >= LIMITED_BYTES_MAX
+    }
+
+    /// The most requests of one volume that wait for a slot.
     pub(crate) const fn volume_waiting_max(&self) -> usize {
         self.volume_waiting_max
     }
@@ -182,5 +189,10 @@ pub(crate) fn may_go(
     false
 }
 
+/// The most requests of a volume that wait for its limit: as many as one stream may have under
+/// way.
+pub(crate) const LIMITED_WAITING_MAX: usize = STREAM_REQUESTS_MAX;
+/// The most bytes of their ranges together.
+const LIMITED_BYTES_MAX: u64 = 32 << 20;
 /// How long a request waits at most until the limits of its volume are looked at again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

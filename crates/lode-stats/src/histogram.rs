@@ -63,6 +63,25 @@ impl Default for Histogram {
 }
 
 impl HistogramSnapshot {
+    /// What was recorded since `earlier`, a snapshot of the same histogram.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            buckets: std::array::from_fn(|index| {
+                self.buckets[index].wrapping_sub(earlier.buckets[index])
+            }),
+            sum_nanoseconds: self.sum_nanoseconds.wrapping_sub(earlier.sum_nanoseconds),
+        }
+    }
+
+    /// Adds what another histogram recorded.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, bucket) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum = sum.wrapping_add(bucket);
+        }
+        self.sum_nanoseconds = self.sum_nanoseconds.wrapping_add(other.sum_nanoseconds);
+    }
+
     /// How many durations were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -154,6 +173,21 @@ mod tests {
             .collect();
         assert_eq!(bounds.len(), BUCKET_COUNT - 1);
         assert!(bounds.is_sorted_by(|left, right| left < right));
+    }
+
+    #[test]
+    fn a_difference_holds_what_was_recorded_in_between() {
+        let histogram = Histogram::new();
+        (0..100).for_each(|_| histogram.record(Duration::from_millis(5)));
+        let earlier = histogram.snapshot();
+        histogram.record(Duration::from_nanos(300));
+        histogram.record(Duration::from_nanos(300));
+        let mut since = histogram.snapshot().since(&earlier);
+        assert_eq!(since.count(), 2);
+        assert_eq!(since.quantile_nanoseconds(0.99), Some(384));
+        assert_eq!(since.sum_nanoseconds, 600);
+        since.add(&earlier);
+        assert_eq!(since, histogram.snapshot());
     }
 
     #[test]

@@ -93,6 +93,11 @@ fn a_volume_fills_its_own_share_and_no_more() {
         .push(volume(2), 0, 8)
         .expect("another volume has room");
     assert_eq!(queue.len(), 4);
+    let command = u64::from(COMMAND_COST_BYTES);
+    assert_eq!(queue.load(volume(1)), (3, 3 * command));
+    queue.pop();
+    assert_eq!(queue.load(volume(1)), (2, 2 * command));
+    assert_eq!(queue.load(volume(3)), (0, 0));
 }
 
 #[test]

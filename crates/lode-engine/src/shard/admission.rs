@@ -9,7 +9,7 @@ use crate::fair::Refused;
 use crate::port::{Body, Errand};
 use crate::request::{DataRequest, VolumeHandle};
 use crate::stats::VolumeStats;
-use crate::waiting::{Origin, Waiting, may_go};
+use crate::waiting::{LIMITED_WAITING_MAX, Origin, Waiting, may_go};
 
 impl<D: BlockDevice> Shard<D> {
     /// Lets a request that was checked wait for its turn, which may be now.
@@ -18,7 +18,16 @@ impl<D: BlockDevice> Shard<D> {
     /// Gives the request back when no more can wait.
     #[cold]
     #[inline(never)]
-    pub(super) fn wait_turn(&mut self, request: DataRequest) -> Result<(), DataRequest> {
+    pub(super) fn wait_turn(
+        &mut self,
+        request: DataRequest,
+        is_limited: bool,
+    ) -> Result<(), DataRequest> {
+        if is_limited && self.core.room.is_backlogged(request.volume) {
+            let waiting_max = LIMITED_WAITING_MAX.min(self.core.room.volume_waiting_max());
+            self.refuse_throttled(request, waiting_max);
+            return Ok(());
+        }
         match self.core.room.queue(request, self.core.now) {
             Ok(()) => {
                 self.admit_waiting();
@@ -26,7 +35,8 @@ impl<D: BlockDevice> Shard<D> {
             }
             Err(Refused::Full(waiting)) => Err(waiting.request),
             Err(Refused::FlowFull(waiting)) => {
-                self.refuse_throttled(waiting.request);
+                let waiting_max = self.core.room.volume_waiting_max();
+                self.refuse_throttled(waiting.request, waiting_max);
                 Ok(())
             }
         }
@@ -179,9 +189,8 @@ impl<D: BlockDevice> Shard<D> {
         }
     }
 
-    fn refuse_throttled(&mut self, request: DataRequest) {
+    fn refuse_throttled(&mut self, request: DataRequest, waiting_max: usize) {
         self.core.stats.throttle_refusals.increment();
-        let waiting_max = self.core.room.volume_waiting_max();
         self.core
             .refuse(request, IoError::Throttled { waiting_max });
     }

@@ -190,6 +190,42 @@ fn too_many_waiting_requests_of_one_volume_are_refused_and_another_is_served() {
 }
 
 #[test]
+fn what_waits_for_a_limit_keeps_few_buffers_from_others() {
+    let mut rig = rig(ShardLimits::default());
+    let volume = limited(&mut rig, "v", operations(1));
+    submit_reads(&mut rig, volume, 1 + 256 + 7);
+    rig.poll();
+    rig.poll();
+    let refused = rig
+        .harvest()
+        .into_iter()
+        .filter(|(_, result)| result.is_err());
+    assert_eq!(
+        refused.count(),
+        7,
+        "as many wait as a stream may have under way"
+    );
+    rig.shard.stop_admitting();
+    rig.poll();
+    rig.harvest();
+}
+
+#[test]
+fn fewer_long_requests_than_short_ones_wait_for_a_limit() {
+    let mut rig = rig(ShardLimits::default());
+    let volume = limited(&mut rig, "v", operations(1));
+    for _ in 0..1 + 32 + 8 {
+        let range = (0, 1 << 20);
+        rig.submit(volume, DataOperation::Discard, range, Durability::None, &[]);
+    }
+    rig.poll();
+    rig.poll();
+    let ended = rig.harvest().into_iter().map(|(_, result)| result);
+    let refused: Vec<_> = ended.filter_map(Result::err).collect();
+    assert_eq!(refused, vec![IoError::Throttled { waiting_max: 256 }; 8]);
+}
+
+#[test]
 fn a_raised_limit_lets_those_go_that_wait_under_the_lower_one() {
     let mut rig = rig(ShardLimits::default());
     let volume = limited(&mut rig, "v", operations(1));
