@@ -22,6 +22,7 @@ mod failure;
 mod reader;
 mod retry;
 mod session;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -31,11 +32,12 @@ use std::time::Duration;
 
 use tonic::transport::Channel;
 
-pub use control::{ExtentQuery, NewVolume, Overwrite, Shrink};
+pub use control::{ExtentQuery, LimitChange, NewVolume, Overwrite, Shrink};
 pub use failure::{ClientError, Failure};
 pub use reader::{Chunk, ChunkContent, VolumeReader};
 pub use retry::RetryPolicy;
 pub use session::{IoOptions, IoSession, Wait};
+pub use stats::StatsWatch;
 pub use writer::VolumeWriter;
 
 use crate::limits::MESSAGE_LENGTH_MAX_BYTES;

@@ -24,6 +24,7 @@ mod open;
 mod pool;
 mod pool_manager;
 mod server;
+mod stats;
 mod volume;
 
 pub use http::{CoreProbe, HttpServer, Monitor, Pinged};

@@ -186,12 +186,7 @@ impl Sample {
             }
             // One core may have seen a change that the other has not.
             (Self::Setting(value), Self::Setting(newer)) => *value = newer,
-            (Self::Histogram(sum), Self::Histogram(value)) => {
-                for (sum, value) in sum.buckets.iter_mut().zip(value.buckets) {
-                    *sum = sum.wrapping_add(value);
-                }
-                sum.sum_nanoseconds = sum.sum_nanoseconds.wrapping_add(value.sum_nanoseconds);
-            }
+            (Self::Histogram(sum), Self::Histogram(value)) => sum.add(&value),
             (one, other) => panic!("{one:?} and {other:?} are figures of one kind"),
         }
     }

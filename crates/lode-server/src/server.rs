@@ -10,7 +10,9 @@ use hyper_util::service::TowerToHyperService;
 use lode_api::FILE_DESCRIPTOR_SET;
 use lode_api::v1::info_service_server::InfoServiceServer;
 use lode_api::v1::pool_service_server::PoolServiceServer;
+use lode_api::v1::stats_service_server::StatsServiceServer;
 use lode_api::v1::volume_service_server::VolumeServiceServer;
+use lode_engine::ShardStats;
 use lode_reactor::{Connection, CoreHandle, Hosted, Listener, accept};
 use lode_units::{Clock, Instant, MonotonicClock};
 use tokio::sync::{Semaphore, watch};
@@ -21,9 +23,11 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::block::BlockRoutes;
 use crate::deadline::Deadlines;
+use crate::http::CoreProbe;
 use crate::info::Info;
 use crate::pool::Pools;
 use crate::pool_manager::PoolManager;
+use crate::stats::{Stats, Watched};
 use crate::volume::Volumes;
 
 /// What all services know.
@@ -52,6 +56,7 @@ pub struct Server {
     health: HealthReporter,
     stopping: Arc<watch::Sender<bool>>,
     places: Arc<Semaphore>,
+    watched: Arc<Watched>,
 }
 
 impl std::fmt::Debug for Server {
@@ -74,19 +79,32 @@ impl Server {
             pools,
         });
         let health = HealthReporter::new();
+        let watched = Arc::new(Watched::default());
+        let stopping = Arc::new(watch::Sender::new(false));
         let routes = Routes::new(BlockRoutes::new())
             .add_service(VolumeServiceServer::new(Volumes))
             .add_service(PoolServiceServer::new(Pools::new(Arc::clone(&shared))))
-            .add_service(InfoServiceServer::new(Info::new(shared)))
+            .add_service(InfoServiceServer::new(Info::new(Arc::clone(&shared))))
+            .add_service(StatsServiceServer::new(Stats::new(
+                shared,
+                Arc::clone(&watched),
+                stopping.subscribe(),
+            )))
             .add_service(HealthServer::new(HealthService::from_health_reporter(
                 health.clone(),
             )));
         Self {
             routes: Deadlines::new(with_reflection(routes).prepare()),
             health,
-            stopping: Arc::new(watch::Sender::new(false)),
+            stopping,
+            watched,
             places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         }
+    }
+
+    /// Lets clients watch what a core and its shard do. Done at the start.
+    pub fn watch_core(&self, core: impl CoreProbe + 'static, shard: Arc<ShardStats>) {
+        self.watched.add(core, shard);
     }
 
     /// Tells health clients whether the server serves: the server as a whole and each service.
@@ -201,12 +219,13 @@ fn with_reflection(routes: Routes) -> Routes {
 }
 
 /// The services whose health is told; the empty name is the server as a whole.
-const SERVICES: [&str; 5] = [
+const SERVICES: [&str; 6] = [
     "",
     "lodestore.v1.InfoService",
     "lodestore.v1.PoolService",
     "lodestore.v1.VolumeService",
     "lodestore.v1.BlockService",
+    "lodestore.v1.StatsService",
 ];
 
 /// What a client may send on a stream, and on all of a connection, before it is read.

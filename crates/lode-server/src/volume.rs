@@ -1,18 +1,19 @@
 //! VolumeService: volumes of the pools in use.
 
 mod extents;
+mod limits;
 mod listing;
 
 use lode_api::v1::volume_service_server::VolumeService;
 use lode_api::v1::{
     CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
-    Durability, ErrorReason, GetVolumeRequest, GetVolumeResponse, ListExtentsRequest,
-    ListExtentsResponse, ListVolumesRequest, ListVolumesResponse, ResizeVolumeRequest,
-    ResizeVolumeResponse, Volume,
+    Durability, ErrorReason, GetVolumeRequest, GetVolumeResponse, LimitVolumeRequest,
+    LimitVolumeResponse, ListExtentsRequest, ListExtentsResponse, ListVolumesRequest,
+    ListVolumesResponse, ResizeVolumeRequest, ResizeVolumeResponse, Volume,
 };
 use lode_block::Durability as BlockDurability;
 use lode_engine::{ControlReply, ControlRequest, Shrink, VolumeName};
-use lode_extent::{RequestId, SyncAttribute, VolumeInfo, VolumeLimits, VolumeSpec};
+use lode_extent::{RequestId, SyncAttribute, VolumeInfo, VolumeSpec};
 use lode_units::{BlockSize, WallClock};
 use tonic::{Request, Response, Status};
 
@@ -20,6 +21,7 @@ use crate::failure::Failure;
 use crate::open;
 
 pub(crate) use extents::{ExtentWalk, Run, range};
+pub(crate) use limits::shown as shown_limits;
 
 /// Asks the shard of the core that the call arrived on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +73,19 @@ impl VolumeService for Volumes {
         Ok(Response::new(ResizeVolumeResponse { volume }))
     }
 
+    async fn limit_volume(
+        &self,
+        request: Request<LimitVolumeRequest>,
+    ) -> Result<Response<LimitVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let (pool, name) = (request.pool.clone(), request.name.clone());
+        let volume = limits::change(request)
+            .await
+            .map_err(|failure| failure.about(&pool, &name))?;
+        let volume = Some(volume);
+        Ok(Response::new(LimitVolumeResponse { volume }))
+    }
+
     async fn delete_volume(
         &self,
         request: Request<DeleteVolumeRequest>,
@@ -107,7 +122,7 @@ async fn create(request: CreateVolumeRequest) -> Result<Volume, Failure> {
             BlockDurability::Data => SyncAttribute::Data,
             BlockDurability::Full => SyncAttribute::Full,
         },
-        limits: VolumeLimits::default(),
+        limits: limits::requested(request.limits),
         created_unix_seconds: WallClock.unix_seconds(),
     };
     let created = open::control(ControlRequest::CreateVolume {
@@ -163,6 +178,7 @@ fn describe(pool: &str, info: VolumeInfo) -> Volume {
         durability: Durability::from(durability_of(info.sync)).into(),
         allocated_bytes: info.allocated_bytes,
         created_unix_seconds: info.created_unix_seconds,
+        limits: Some(limits::shown(info.limits)),
     }
 }
 

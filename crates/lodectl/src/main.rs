@@ -19,6 +19,7 @@ mod pool;
 mod progress;
 mod raw;
 mod size;
+mod top;
 mod volume;
 
 use std::io::Write;
@@ -81,6 +82,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<()> {
         Command::Info => info::show(&client, output).await,
         Command::Pool(command) => pool::run(&client, output, command).await,
         Command::Volume(command) => volume::run(&client, output, command).await,
+        Command::Top(arguments) => top::run(&client, output, arguments).await,
         Command::Bench(arguments) => bench::run(&client, output, &arguments).await,
         Command::Completions { .. }
         | Command::Doctor(_)

@@ -1,5 +1,6 @@
 //! `lodectl volume …`.
 
+mod limits;
 mod view;
 
 use anyhow::{Result, bail};
@@ -10,6 +11,7 @@ use crate::cli::{VolumeCommand, VolumeOptions};
 use crate::output::Output;
 use crate::size::Size;
 use crate::{export, import, raw};
+pub(crate) use limits::shown as limits_shown;
 pub(crate) use view::durability_name;
 use view::{DeletedView, ExtentView, VolumeView};
 
@@ -36,6 +38,10 @@ pub(crate) async fn run(client: &Client, output: &Output, command: VolumeCommand
             };
             let name = target.volume();
             client.resize_volume(&name, size.0, shrink).await?
+        }
+        VolumeCommand::Limit { target, limits } => {
+            let change = limits::change(limits)?;
+            client.limit_volume(&target.volume(), change).await?
         }
         VolumeCommand::List { pool } => return list(client, output, &pool).await,
         VolumeCommand::Delete { target } => {
@@ -80,6 +86,7 @@ pub(crate) fn new_volume(
         size_bytes,
         block_size_bytes,
         durability: options.durability.into(),
+        limits: limits::new(options.limits)?,
     })
 }
 

@@ -39,11 +39,12 @@ pub(crate) async fn run(cli: &Cli, config: &Config) -> anyhow::Result<()> {
         tracing::info!(pool = pool.name, "serves");
     }
     let mut monitor = Monitor::new();
-    monitor.add_core(started.core.clone(), started.stats);
+    monitor.add_core(started.core.clone(), Arc::clone(&started.stats));
     monitor.add_source(DevicesSource(Arc::clone(pools.registry().devices())));
     let monitor = Arc::new(monitor);
     let manager = Arc::new(Manager::new(Arc::clone(&pools)));
     let server = Server::new(started.clock, 1, manager);
+    server.watch_core(started.core.clone(), started.stats);
     let bound = listeners.serve(&server, &started.core, Arc::clone(&monitor))?;
     server.set_serving(Serving::Yes).await;
     monitor.set_serving(true);

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use lode_api::v1::{Durability, GetInfoRequest, ReadRequest, WriteRequest};
-use lode_tests::{Daemon, Site, http};
+use lode_api::v1::{Durability, GetInfoRequest, LimitVolumeRequest, ReadRequest, WriteRequest};
+use lode_tests::{Daemon, Site, http, program};
 use lode_units::limits::{IO_LENGTH_MAX_BYTES, VOLUME_SIZE_MAX_BYTES};
 use prost::Message;
+use serde_json::Value;
 
 async fn work(daemon: &Daemon) {
     daemon.create_volume("busy", 8 << 20).await;
@@ -66,6 +67,53 @@ async fn the_metrics_count_the_routes_of_completions() {
         .sum();
     assert!(routes >= 6.0, "six requests were completed: {body}");
     assert!(body.contains("route=\"inline\""), "{body}");
+}
+
+#[tokio::test]
+async fn top_shows_cores_volumes_with_their_limits_and_routes_at_work() {
+    let daemon = Site::new().start();
+    daemon.create_volume("busy", 8 << 20).await;
+    let mut volumes = daemon.volumes().await;
+    let limit = LimitVolumeRequest {
+        name: "busy".to_owned(),
+        iops_max: Some(200),
+        ..LimitVolumeRequest::default()
+    };
+    volumes.limit_volume(limit).await.expect("it is limited");
+    let lodectl = || {
+        let mut command = Command::new(program("lodectl"));
+        command.arg("--address").arg(daemon.url());
+        command
+    };
+    let mut load = lodectl()
+        .args(["bench", "--volume", "busy", "--runtime", "1min"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("lodectl can be started");
+    // Until the load has begun there is nothing to see.
+    let shown = (0..100).find_map(|_| {
+        let top = lodectl()
+            .args(["top", "--once", "--interval", "200ms", "--json"])
+            .output()
+            .expect("lodectl can be started");
+        let shown: Value = serde_json::from_slice(&top.stdout).ok()?;
+        let reads = shown["volumes"][0]["operations"][0]["iops"].as_f64();
+        (reads.is_some_and(|reads| reads > 0.0)).then_some(shown)
+    });
+    let ended = load.kill().and_then(|()| load.wait());
+    ended.expect("the load ends with the test");
+    let shown = shown.expect("the load was seen");
+    let volume = &shown["volumes"][0];
+    assert_eq!(volume["volume"], "busy");
+    assert_eq!(volume["iops_max"], 200);
+    assert_eq!(volume["operations"][0]["operation"], "read");
+    assert!(
+        volume["operations"][0]["latency_p99_ns"].is_u64(),
+        "{shown}"
+    );
+    let polls = shown["cores"][0]["polls_per_second"].as_f64();
+    assert!(polls.is_some_and(|polls| polls > 0.0), "{shown}");
+    assert_eq!(shown["routes"][0]["route"], "inline", "{shown}");
 }
 
 #[tokio::test]

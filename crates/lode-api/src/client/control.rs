@@ -7,8 +7,9 @@ use super::retry::new_request_id;
 use super::{Client, VolumeName};
 use crate::v1::{
     CreatePoolRequest, CreateVolumeRequest, DeleteVolumeRequest, Durability, ExportPoolRequest,
-    GetPoolRequest, GetVolumeRequest, ImportPoolRequest, ListExtentsRequest, ListExtentsResponse,
-    ListPoolsRequest, ListVolumesRequest, ListVolumesResponse, Pool, ResizeVolumeRequest, Volume,
+    GetPoolRequest, GetVolumeRequest, ImportPoolRequest, LimitVolumeRequest, ListExtentsRequest,
+    ListExtentsResponse, ListPoolsRequest, ListVolumesRequest, ListVolumesResponse, Pool,
+    ResizeVolumeRequest, Volume, VolumeLimits,
 };
 
 /// A volume to be made.
@@ -22,10 +23,12 @@ pub struct NewVolume {
     pub block_size_bytes: u32,
     /// The least durability of each write to it.
     pub durability: Durability,
+    /// How much it may do.
+    pub limits: VolumeLimits,
 }
 
 impl NewVolume {
-    /// A volume with the server's choice of block size and durability.
+    /// A volume with the server's choice of block size and durability, without limits.
     #[must_use]
     pub const fn new(name: VolumeName, size_bytes: u64) -> Self {
         Self {
@@ -33,8 +36,26 @@ impl NewVolume {
             size_bytes,
             block_size_bytes: 0,
             durability: Durability::Unspecified,
+            limits: NO_LIMITS,
         }
     }
+}
+
+const NO_LIMITS: VolumeLimits = VolumeLimits {
+    iops_max: 0,
+    bandwidth_max_bytes: 0,
+    burst_ms: 0,
+};
+
+/// A change of a volume's limits: what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitChange {
+    /// The most operations in a second, reads and writes together; 0: no limit.
+    pub iops_max: Option<u64>,
+    /// The most bytes in a second, read and written together; 0: no limit.
+    pub bandwidth_max_bytes: Option<u64>,
+    /// For how long what is not used is saved up, in milliseconds.
+    pub burst_ms: Option<u32>,
 }
 
 /// Which extents to list.
@@ -146,6 +167,7 @@ impl Client {
             block_size_bytes: volume.block_size_bytes,
             durability: volume.durability.into(),
             request_id: request_id.to_owned(),
+            limits: Some(volume.limits),
         };
         let call = || async {
             let request = self.request(message.clone());
@@ -234,6 +256,31 @@ impl Client {
         let call = || async {
             let request = self.request(message.clone());
             self.volumes().resize_volume(request).await
+        };
+        let answer = self.options.retry.run(call).await?.into_inner();
+        present(answer.volume, "volume")
+    }
+
+    /// Changes how much a volume may do; what is `None` in `change` stays as it is. Safe to retry,
+    /// and retried: it sets values.
+    ///
+    /// # Errors
+    /// When there is no such volume or a value is too high.
+    pub async fn limit_volume(
+        &self,
+        name: &VolumeName,
+        change: LimitChange,
+    ) -> Result<Volume, ClientError> {
+        let message = LimitVolumeRequest {
+            pool: name.pool.clone(),
+            name: name.volume.clone(),
+            iops_max: change.iops_max,
+            bandwidth_max_bytes: change.bandwidth_max_bytes,
+            burst_ms: change.burst_ms,
+        };
+        let call = || async {
+            let request = self.request(message.clone());
+            self.volumes().limit_volume(request).await
         };
         let answer = self.options.retry.run(call).await?.into_inner();
         present(answer.volume, "volume")

@@ -14,9 +14,9 @@ use crate::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse, Device, DeviceState, ErrorDetail, ErrorReason,
     ExportPoolRequest, ExportPoolResponse, GetInfoRequest, GetInfoResponse, GetPoolRequest,
     GetPoolResponse, GetVolumeRequest, GetVolumeResponse, ImportPoolRequest, ImportPoolResponse,
-    Limits, ListExtentsRequest, ListExtentsResponse, ListPoolsRequest, ListPoolsResponse,
-    ListVolumesRequest, ListVolumesResponse, Pool, PoolState, ResizeVolumeRequest,
-    ResizeVolumeResponse,
+    LimitVolumeRequest, LimitVolumeResponse, Limits, ListExtentsRequest, ListExtentsResponse,
+    ListPoolsRequest, ListPoolsResponse, ListVolumesRequest, ListVolumesResponse, Pool, PoolState,
+    ResizeVolumeRequest, ResizeVolumeResponse,
 };
 
 /// How many items a page holds when the client leaves it open: few, so that paging is used.
@@ -121,6 +121,7 @@ impl Store {
             MemoryVolume::new(pool, request.name.clone(), request.size_bytes, block_size);
         volume.id = self.next_id;
         volume.durability = request.durability();
+        volume.limits = request.limits.unwrap_or_default();
         self.next_id += 1;
         self.volumes.insert(key, volume);
         Ok(())
@@ -318,6 +319,24 @@ impl VolumeService for Service {
         }
         volume.resize(request.size_bytes);
         Ok(Response::new(ResizeVolumeResponse {
+            volume: Some(volume.describe()),
+        }))
+    }
+
+    async fn limit_volume(
+        &self,
+        request: Request<LimitVolumeRequest>,
+    ) -> Result<Response<LimitVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let mut store = self.0.store();
+        let volume = store.volume(&request.pool, &request.name)?;
+        let limits = &mut volume.limits;
+        limits.iops_max = request.iops_max.unwrap_or(limits.iops_max);
+        limits.bandwidth_max_bytes = request
+            .bandwidth_max_bytes
+            .unwrap_or(limits.bandwidth_max_bytes);
+        limits.burst_ms = request.burst_ms.unwrap_or(limits.burst_ms);
+        Ok(Response::new(LimitVolumeResponse {
             volume: Some(volume.describe()),
         }))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::limits::IO_LENGTH_MAX_BYTES;
-use crate::v1::{Durability, ErrorDetail, ErrorReason, Extent, ExtentKind, Volume};
+use crate::v1::{Durability, ErrorDetail, ErrorReason, Extent, ExtentKind, Volume, VolumeLimits};
 
 /// The unit of space, in bytes.
 const UNIT_BYTES: u64 = 4096;
@@ -17,6 +17,7 @@ pub(super) struct MemoryVolume {
     pub(super) size_bytes: u64,
     pub(super) block_size_bytes: u32,
     pub(super) durability: Durability,
+    pub(super) limits: VolumeLimits,
     units: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -29,6 +30,7 @@ impl MemoryVolume {
             size_bytes,
             block_size_bytes,
             durability: Durability::None,
+            limits: VolumeLimits::default(),
             units: BTreeMap::new(),
         }
     }
@@ -43,6 +45,7 @@ impl MemoryVolume {
             durability: self.durability.into(),
             allocated_bytes: byte_count(self.units.len()) * UNIT_BYTES,
             created_unix_seconds: 0,
+            limits: Some(self.limits),
         }
     }
 

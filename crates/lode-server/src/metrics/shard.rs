@@ -65,6 +65,11 @@ fn collect_commands(stats: &ShardStats, into: &mut Families) {
             &stats.write_commands,
         ),
         (
+            "lodestore_doorbells_total",
+            "How often new commands were shown to a device: a submission doorbell each.",
+            &stats.doorbells,
+        ),
+        (
             "lodestore_command_retries_total",
             "Commands submitted again because the device asked for it.",
             &stats.retries,

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lode_api::v1::block_service_client::BlockServiceClient;
+use lode_api::v1::stats_service_client::StatsServiceClient;
 use lode_api::v1::volume_service_client::VolumeServiceClient;
 use lode_api::v1::{CreateVolumeRequest, ErrorDetail, ErrorReason};
 use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{IovaSpace, PagePreference};
-use lode_engine::IoError;
+use lode_engine::{IoError, ShardStats};
 use lode_reactor::{Built, Core, CoreExit, CoreHandle, CoreOptions, Listener};
 use lode_server::{
     CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError, Server, Serving,
@@ -69,6 +70,8 @@ pub(crate) struct Fixture {
     pub(crate) pools: Arc<ScriptedPools>,
     pub(crate) core: CoreHandle<MemoryHost>,
     pub(crate) server: Server,
+    /// What the stand-in has counted: nothing, unless a test does.
+    pub(crate) figures: Arc<ShardStats>,
     pub(crate) address: SocketAddr,
     pub(crate) channel: Channel,
 }
@@ -80,6 +83,8 @@ impl Fixture {
         let clock = MonotonicClock::new();
         let core = spawn(clock, Arc::clone(&script));
         let server = Server::new(clock, 1, Arc::clone(&pools) as Arc<dyn PoolManager>);
+        let figures = Arc::new(ShardStats::default());
+        server.watch_core(core.clone(), Arc::clone(&figures));
         server.set_serving(Serving::Yes).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -91,6 +96,7 @@ impl Fixture {
             pools,
             core,
             server,
+            figures,
             address,
             channel,
         };
@@ -102,6 +108,10 @@ impl Fixture {
         BlockServiceClient::new(self.channel.clone())
             .max_decoding_message_size(8 << 20)
             .max_encoding_message_size(8 << 20)
+    }
+
+    pub(crate) fn stats(&self) -> StatsServiceClient<Channel> {
+        StatsServiceClient::new(self.channel.clone())
     }
 
     pub(crate) fn volumes(&self) -> VolumeServiceClient<Channel> {

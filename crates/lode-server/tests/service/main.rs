@@ -7,5 +7,6 @@ mod fixture;
 mod http;
 mod memory_host;
 mod pools;
+mod stats;
 mod stream;
 mod volumes;

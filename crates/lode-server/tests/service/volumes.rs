@@ -2,7 +2,8 @@
 
 use lode_api::v1::{
     CreateVolumeRequest, DeleteVolumeRequest, Durability, ErrorReason, ExtentKind,
-    GetVolumeRequest, ListExtentsRequest, ListVolumesRequest, ResizeVolumeRequest, WriteRequest,
+    GetVolumeRequest, LimitVolumeRequest, ListExtentsRequest, ListVolumesRequest,
+    ResizeVolumeRequest, VolumeLimits, WriteRequest,
 };
 use tonic::Code;
 
@@ -42,6 +43,47 @@ fn a_volume_is_described_as_it_was_made() {
             .expect("found")
             .into_inner();
         assert_eq!(found.volume, Some(made));
+        fixture.stop().await;
+    });
+}
+
+#[test]
+fn limits_are_set_at_creation_and_each_can_be_changed_alone() {
+    run(async {
+        let fixture = Fixture::new().await;
+        let mut volumes = fixture.volumes();
+        let limits = VolumeLimits {
+            iops_max: 500,
+            bandwidth_max_bytes: 1 << 20,
+            burst_ms: 250,
+        };
+        let request = CreateVolumeRequest {
+            limits: Some(limits),
+            ..create("limited")
+        };
+        let made = volumes.create_volume(request).await.expect("made");
+        assert_eq!(
+            made.into_inner().volume.and_then(|made| made.limits),
+            Some(limits)
+        );
+        let request = LimitVolumeRequest {
+            name: "limited".into(),
+            iops_max: Some(0),
+            ..LimitVolumeRequest::default()
+        };
+        let changed = volumes.limit_volume(request).await.expect("changed");
+        let changed = changed.into_inner().volume.and_then(|volume| volume.limits);
+        let expected = VolumeLimits {
+            iops_max: 0,
+            ..limits
+        };
+        assert_eq!(changed, Some(expected));
+        let request = LimitVolumeRequest {
+            name: "nobody".into(),
+            ..LimitVolumeRequest::default()
+        };
+        let refused = volumes.limit_volume(request).await;
+        failed(refused, Code::NotFound, ErrorReason::VolumeNotFound);
         fixture.stop().await;
     });
 }

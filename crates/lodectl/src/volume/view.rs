@@ -2,11 +2,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lode_api::v1::{Durability, Extent, ExtentKind, Volume};
+use lode_api::v1::{Durability, Extent, ExtentKind, Volume, VolumeLimits};
 use serde::Serialize;
 
 use crate::output::{lines, table};
 use crate::size::Human;
+use crate::volume::limits::shown;
 
 #[derive(Serialize)]
 pub(super) struct VolumeView {
@@ -18,6 +19,10 @@ pub(super) struct VolumeView {
     durability: &'static str,
     allocated_bytes: u64,
     created_unix_seconds: u64,
+    /// 0: no limit.
+    iops_max: u64,
+    bandwidth_max_bytes: u64,
+    burst_ms: u32,
 }
 
 #[derive(Serialize)]
@@ -33,7 +38,11 @@ impl DeletedView {
 
 impl From<Volume> for VolumeView {
     fn from(volume: Volume) -> Self {
+        let limits = volume.limits.unwrap_or_default();
         Self {
+            iops_max: limits.iops_max,
+            bandwidth_max_bytes: limits.bandwidth_max_bytes,
+            burst_ms: limits.burst_ms,
             durability: durability_name(volume.durability()),
             pool: volume.pool,
             name: volume.name,
@@ -47,6 +56,14 @@ impl From<Volume> for VolumeView {
 }
 
 impl VolumeView {
+    fn limits(&self) -> String {
+        shown(&VolumeLimits {
+            iops_max: self.iops_max,
+            bandwidth_max_bytes: self.bandwidth_max_bytes,
+            burst_ms: self.burst_ms,
+        })
+    }
+
     pub(super) fn lines(&self) -> String {
         let size = Human(self.size_bytes);
         let created = UNIX_EPOCH.checked_add(Duration::from_secs(self.created_unix_seconds));
@@ -61,6 +78,7 @@ impl VolumeView {
             ("allocated", Human(self.allocated_bytes).to_string()),
             ("block size", self.block_size_bytes.to_string()),
             ("durability", self.durability.to_owned()),
+            ("limits", self.limits()),
             ("created", created),
         ])
     }
@@ -75,10 +93,19 @@ pub(super) fn list(volumes: &[VolumeView]) -> String {
             Human(volume.allocated_bytes).to_string(),
             volume.block_size_bytes.to_string(),
             volume.durability.to_owned(),
+            volume.limits(),
         ]
     };
     table(
-        &["pool", "name", "size", "allocated", "block", "durability"],
+        &[
+            "pool",
+            "name",
+            "size",
+            "allocated",
+            "block",
+            "durability",
+            "limits",
+        ],
         volumes.iter().map(row).collect(),
     )
 }
