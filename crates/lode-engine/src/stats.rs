@@ -161,7 +161,7 @@ pub const SPACE_NAMES: [&str; 9] = [
 ];
 
 /// The names of [`PoolStats::counters`].
-pub const COUNTER_NAMES: [&str; 14] = [
+pub const COUNTER_NAMES: [&str; 15] = [
     "transactions_create",
     "transactions_resize",
     "transactions_delete",
@@ -175,6 +175,7 @@ pub const COUNTER_NAMES: [&str; 14] = [
     "nodes_written",
     "nodes_read",
     "nodes_damaged",
+    "superblock_copies_failed",
     "journal_full",
 ];
 
@@ -345,6 +346,7 @@ impl PoolStats {
             counters.nodes_written,
             counters.nodes_read,
             counters.nodes_damaged,
+            counters.superblock_copies_failed,
             counters.journal_full,
         ];
         self.counters

@@ -198,7 +198,8 @@ pub struct Counters {
     pub nodes_read: u64,
     /// Metadata blocks found unreadable or damaged.
     pub nodes_damaged: u64,
-    /// Superblock copies that could not be written while another copy was.
+    /// Superblock copies that could not be written, and pairs of them that could not be read at
+    /// the start, while another copy could.
     pub superblock_copies_failed: u64,
     /// Operations turned away because the journal was full.
     pub journal_full: u64,

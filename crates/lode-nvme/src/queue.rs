@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lode_block::{BlockDevice, Completion, Geometry, Rejected, Request};
+use lode_block::{BlockDevice, Completion, ErrorKind, Geometry, Rejected, Request};
 use lode_bus::Bus;
 use lode_nvme_spec::CommandEnd;
 use lode_units::{Instant, NamespaceId, QueueId};
@@ -212,6 +212,8 @@ impl<B: Bus> NamespaceQueue<B> {
         let result = outcome(end.status);
         if let Err(error) = result {
             self.stats.errors[error_index(error.kind)] += 1;
+            let is_media = error.kind == ErrorKind::Media;
+            self.stats.media_errors[operation_index(operation)] += u64::from(is_media);
         }
         Some(Completion { tag, result })
     }

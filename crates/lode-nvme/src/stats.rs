@@ -11,6 +11,8 @@ pub struct QueueStats {
     pub completed: [u64; OPERATION_COUNT],
     /// Requests ended with an error, by kind: see [`error_index`].
     pub errors: [u64; ERROR_KIND_COUNT],
+    /// Requests that the media failed, by operation: see [`operation_index`].
+    pub media_errors: [u64; OPERATION_COUNT],
     /// Writes with Force Unit Access.
     pub fua_writes: u64,
     /// Submission doorbell registers written.

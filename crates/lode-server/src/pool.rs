@@ -72,6 +72,7 @@ impl Pools {
             free_bytes: status.usage.free_bytes,
             virtual_bytes: status.usage.virtual_bytes,
             volume_count: status.volume_count as u64,
+            superblock_copies_failed: status.counters.superblock_copies_failed,
             devices: devices.map(|device| self.describe_device(device)).collect(),
         }
     }

@@ -21,6 +21,8 @@ pub(crate) struct Found {
     /// Something else than zeros where superblocks would be: a file system, a partition table.
     foreign: bool,
     failure: Option<IoFailure>,
+    /// Pairs of places that could not be read.
+    unread: u64,
 }
 
 /// The first blocks of the pairs of places where a device of this size has superblocks.
@@ -35,7 +37,10 @@ impl Found {
     /// Takes in the outcome of reading a pair of places from block `first` on.
     pub(super) fn take(&mut self, first: u64, outcome: Result<&[u8], IoFailure>) {
         match outcome {
-            Err(failure) => self.failure = Some(failure),
+            Err(failure) => {
+                self.failure = Some(failure);
+                self.unread += 1;
+            }
             Ok(bytes) => {
                 for (address, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES)) {
                     self.judge(address, bytes);
@@ -51,6 +56,11 @@ impl Found {
 
     pub(super) fn failure(&self) -> Option<IoFailure> {
         self.failure
+    }
+
+    /// How many pairs of places could not be read.
+    pub(super) const fn unread(&self) -> u64 {
+        self.unread
     }
 
     fn judge(&mut self, address: u64, bytes: &[u8]) {

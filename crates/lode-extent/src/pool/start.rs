@@ -156,6 +156,8 @@ impl Pool {
             Aim::Import => {
                 let (superblock, geometry, order) = assemble(&self.devices, found)?;
                 self.caller_position = order;
+                self.counters.superblock_copies_failed +=
+                    found.iter().map(Found::unread).sum::<u64>();
                 let incarnation = superblock.incarnation + 1;
                 self.core = Some(Box::new(Core::new(superblock, geometry, incarnation)));
                 self.load_tables(0, 0);

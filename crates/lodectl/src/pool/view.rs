@@ -19,6 +19,7 @@ pub(super) struct PoolView {
     free_bytes: u64,
     virtual_bytes: u64,
     volume_count: u64,
+    superblock_copies_failed: u64,
     devices: Vec<DeviceView>,
 }
 
@@ -80,6 +81,7 @@ impl From<Pool> for PoolView {
             free_bytes: pool.free_bytes,
             virtual_bytes: pool.virtual_bytes,
             volume_count: pool.volume_count,
+            superblock_copies_failed: pool.superblock_copies_failed,
             devices: pool.devices.into_iter().map(DeviceView::from).collect(),
         }
     }
@@ -128,6 +130,10 @@ impl PoolView {
             "" => self.state.to_owned(),
             failure => format!("{}: {failure}", self.state),
         };
+        let copies = match self.superblock_copies_failed {
+            0 => "good".to_owned(),
+            count => format!("{count} accesses failed, other copies served"),
+        };
         let mut text = lines(&[
             ("name", self.name.clone()),
             ("uuid", self.uuid.clone()),
@@ -139,6 +145,7 @@ impl PoolView {
             ("free", Human(self.free_bytes).to_string()),
             ("virtual", Human(self.virtual_bytes).to_string()),
             ("volumes", self.volume_count.to_string()),
+            ("superblocks", copies),
         ]);
         text.push('\n');
         text.push_str(&table(
