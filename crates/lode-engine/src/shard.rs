@@ -120,8 +120,8 @@ impl<D: BlockDevice> Shard<D> {
         self.host(index)?.identity()
     }
 
-    /// Begins to close a pool cleanly; its requests must have ended. [`Shard::detach`] takes it
-    /// off when it is closed.
+    /// Begins to close a pool cleanly: new requests are refused, those under way end, well or not.
+    /// [`Shard::detach`] takes it off when it is closed.
     pub fn export(&mut self, index: PoolIndex) {
         if let Some(host) = self.host_mut(index) {
             host.export();
@@ -132,7 +132,8 @@ impl<D: BlockDevice> Shard<D> {
     /// still has work to do.
     pub fn detach(&mut self, index: PoolIndex) -> Option<Vec<D>> {
         let slot = self.pools.get_mut(usize::from(index.0))?;
-        if !slot.as_ref()?.is_closed() {
+        // A request may wait although no command is in flight: nobody would end it afterwards.
+        if !slot.as_ref()?.is_closed() || self.core.ops.any_of(index) {
             return None;
         }
         slot.take().map(|host| host.into_devices(&self.core))

@@ -29,6 +29,9 @@ impl<D: BlockDevice> PoolHost<D> {
             .get(handle.slot, handle.generation)
             .filter(|volume| !volume.is_closing)
             .ok_or(IoError::UnknownVolume)?;
+        if self.is_exporting {
+            return Err(IoError::PoolUnavailable);
+        }
         let durability = request.durability.max(volume.durability);
         let is_limited = volume.throttle.is_limited();
         let checked = |durability| Checked {

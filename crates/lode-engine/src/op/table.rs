@@ -4,7 +4,7 @@ use lode_block::Durability;
 use lode_units::Instant;
 
 use super::{Op, OpIndex, Owner};
-use crate::request::{DataOperation, DataRequest};
+use crate::request::{DataOperation, DataRequest, PoolIndex};
 
 /// Requests in progress, at most as many as were made room for.
 #[derive(Debug)]
@@ -121,6 +121,12 @@ impl OpTable {
         op.is_in_use = false;
         self.deferrable -= usize::from(std::mem::take(&mut op.may_defer));
         self.free.push(index);
+    }
+
+    /// Whether any request to volumes of `pool` is in progress.
+    pub(crate) fn any_of(&self, pool: PoolIndex) -> bool {
+        let mut slots = self.slots.iter();
+        slots.any(|op| op.is_in_use && op.volume.pool == pool)
     }
 
     /// All requests in progress. Takes time in proportion to the most that there have been

@@ -10,6 +10,7 @@ mod throttling;
 mod barriers;
 mod cores;
 mod durability;
+mod export;
 mod failures;
 mod fleet;
 mod interleavings;
