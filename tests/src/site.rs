@@ -59,6 +59,17 @@ impl Site {
         }
     }
 
+    /// A site without pools: its daemons make them when they are asked to.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
+    #[must_use]
+    pub fn without_pools() -> Self {
+        let mut site = Self::new();
+        site.pools.clear();
+        site
+    }
+
     /// The same site with another pool, on a device in memory.
     #[must_use]
     pub fn and_pool(mut self, name: &str, device: &str) -> Self {

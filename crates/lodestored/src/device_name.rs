@@ -1,9 +1,9 @@
 //! Devices as a configuration names them, and opening what a name stands for.
 //!
 //! `file:PATH` and `memory:SIZE` with options are emulated controllers ([`EmulatorSpec`]);
-//! `vfio:ADDRESS` is a real one and `vfio-user:/PATH` one that another process serves at a socket,
-//! both with the option `namespace=N` (their first usable one by default).
-//! A controller belongs to one pool with one namespace.
+//! `vfio:ADDRESS` is a real one and `vfio-user:/PATH` one that another process serves at a socket.
+//! Each takes the option `namespace=N` (its first usable one by default): devices of one
+//! controller may belong to one pool or to several.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,7 +21,12 @@ use crate::drive::chain;
 #[derive(Clone, Debug)]
 pub(crate) enum DeviceSpec {
     /// A controller inside this process.
-    Emulated(Box<EmulatorSpec>),
+    Emulated {
+        /// What it is.
+        spec: Box<EmulatorSpec>,
+        /// Which namespace; the first usable one when absent.
+        namespace: Option<NamespaceId>,
+    },
     /// A PCI function bound to `vfio-pci`.
     Vfio {
         /// Where it is.
@@ -42,15 +47,15 @@ impl FromStr for DeviceSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(rest) = text.strip_prefix(VFIO) {
-            let (address, namespace) = with_namespace(rest)?;
-            let address = address
+        let (controller, namespace) = take_namespace(text)?;
+        if let Some(address) = controller.strip_prefix(VFIO) {
+            let address = without_options(address)?
                 .parse()
                 .map_err(|error: lode_vfio::AddressError| error.to_string())?;
             return Ok(Self::Vfio { address, namespace });
         }
-        if let Some(rest) = text.strip_prefix(VFIO_USER) {
-            let (path, namespace) = with_namespace(rest)?;
+        if let Some(path) = controller.strip_prefix(VFIO_USER) {
+            let path = without_options(path)?;
             // Relative to what would depend on where the daemon was started.
             if !path.starts_with('/') {
                 return Err(format!("{path:?}: a socket is named with its whole path"));
@@ -58,40 +63,47 @@ impl FromStr for DeviceSpec {
             let path = PathBuf::from(path);
             return Ok(Self::VfioUser { path, namespace });
         }
-        text.parse()
-            .map(|spec| Self::Emulated(Box::new(spec)))
-            .map_err(|error: EmulatorError| error.to_string())
+        let spec: EmulatorSpec = controller
+            .parse()
+            .map_err(|error: EmulatorError| error.to_string())?;
+        let spec = Box::new(spec);
+        Ok(Self::Emulated { spec, namespace })
     }
 }
 
-/// What is before the options, and the one option that controllers outside of this process have.
-fn with_namespace(text: &str) -> Result<(&str, Option<NamespaceId>), String> {
-    let (device, options) = text.split_once('?').unwrap_or((text, ""));
-    let mut namespace = None;
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        let number = option
-            .strip_prefix("namespace=")
-            .ok_or_else(|| format!("{option:?}: such a device has the option namespace=N"))?;
-        let number = number
-            .parse()
-            .ok()
-            .filter(|number| (1..NAMESPACE_BROADCAST).contains(number))
-            .ok_or_else(|| format!("{option:?}: a namespace is a number from 1 on"))?;
-        namespace = Some(NamespaceId::new(number));
+/// A place without options: controllers outside of this process have only `namespace=N`.
+fn without_options(place: &str) -> Result<&str, String> {
+    match place.split_once('?') {
+        None => Ok(place),
+        Some((_, options)) => Err(format!(
+            "{options:?}: such a device has the option namespace=N"
+        )),
     }
-    Ok((device, namespace))
 }
 
 impl DeviceSpec {
-    /// What two names of the same device have in common, whatever their options; `None` where
-    /// each device is one of its own (`memory:`) and for names that mean nothing.
-    pub(crate) fn identity(name: &str) -> Option<String> {
-        let path = name.split('?').next().unwrap_or(name);
-        if path.starts_with("file:") || path.starts_with(VFIO_USER) {
-            return Some(path.to_owned());
+    /// What names of devices of the same controller have in common; `None` where each device has
+    /// one of its own (`memory:`) and for names that mean nothing.
+    pub(crate) fn controller(name: &str) -> Option<String> {
+        let (controller, _) = take_namespace(name).ok()?;
+        if controller.starts_with(FILE) || controller.starts_with(VFIO_USER) {
+            return Some(controller);
         }
-        let address: PciAddress = path.strip_prefix(VFIO)?.parse().ok()?;
+        let address: PciAddress = controller.strip_prefix(VFIO)?.parse().ok()?;
         Some(format!("{VFIO}{address}"))
+    }
+
+    /// What two names of the same device have in common; `None` as for
+    /// [`DeviceSpec::controller`]. A name without a namespace may mean the same device as one
+    /// with: that is known only once the controller is.
+    pub(crate) fn identity(name: &str) -> Option<String> {
+        let controller = Self::controller(name)?;
+        let path = controller.split('?').next().unwrap_or(&controller);
+        let (_, namespace) = take_namespace(name).ok()?;
+        Some(match namespace {
+            Some(namespace) => format!("{path}?namespace={}", namespace.get()),
+            None => path.to_owned(),
+        })
     }
 
     /// Opens the device called `name` in the configuration. Blocks.
@@ -104,7 +116,7 @@ impl DeviceSpec {
         clock: MonotonicClock,
     ) -> Result<AnyBus, PoolManagerError> {
         match self {
-            Self::Emulated(spec) => EmulatedController::open(spec)
+            Self::Emulated { spec, .. } => EmulatedController::open(spec)
                 .map(|controller| AnyBus::Emulated(Box::new(controller)))
                 .map_err(|error| emulator_refused(name, &error)),
             Self::Vfio { address, .. } => {
@@ -121,10 +133,36 @@ impl DeviceSpec {
     /// The namespace that was asked for, if one was.
     pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
         match self {
-            Self::Emulated(_) => None,
-            Self::Vfio { namespace, .. } | Self::VfioUser { namespace, .. } => *namespace,
+            Self::Emulated { namespace, .. }
+            | Self::Vfio { namespace, .. }
+            | Self::VfioUser { namespace, .. } => *namespace,
         }
     }
+}
+
+/// A name without its option `namespace=N`, and what that says.
+fn take_namespace(name: &str) -> Result<(String, Option<NamespaceId>), String> {
+    let (device, options) = name.split_once('?').unwrap_or((name, ""));
+    let mut namespace = None;
+    let mut rest = device.to_owned();
+    let mut separator = '?';
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let Some(number) = option.strip_prefix("namespace=") else {
+            rest.push(separator);
+            rest.push_str(option);
+            separator = '&';
+            continue;
+        };
+        let number = number
+            .parse()
+            .ok()
+            .filter(|number| (1..NAMESPACE_BROADCAST).contains(number))
+            .ok_or_else(|| format!("{option:?}: a namespace is a number from 1 on"))?;
+        if namespace.replace(NamespaceId::new(number)).is_some() {
+            return Err(format!("{option:?}: a device is one namespace"));
+        }
+    }
+    Ok((rest, namespace))
 }
 
 fn emulator_refused(name: &str, error: &EmulatorError) -> PoolManagerError {
@@ -170,6 +208,7 @@ fn vfio_user_refused(name: &str, error: &VfioUserError) -> PoolManagerError {
     }
 }
 
+const FILE: &str = "file:";
 const VFIO: &str = "vfio:";
 const VFIO_USER: &str = "vfio-user:";
 /// Stands for all namespaces and names none (NVMe Base 2.0 §3.2.1.2).
@@ -180,7 +219,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_outside_of_this_process_has_a_place_and_perhaps_a_namespace() {
+    fn a_device_is_a_controller_and_perhaps_a_namespace() {
+        let spec: DeviceSpec = "memory:1GiB?namespaces=2&namespace=2&lba=4096"
+            .parse()
+            .expect("a device");
+        assert_eq!(spec.namespace(), Some(NamespaceId::new(2)));
         let spec: DeviceSpec = "vfio:01:00.0?namespace=3".parse().expect("a device");
         assert_eq!(spec.namespace(), Some(NamespaceId::new(3)));
         let spec: DeviceSpec = "vfio:0000:01:00.0".parse().expect("a device");
@@ -196,6 +239,7 @@ mod tests {
             "vfio-user:",
             "vfio-user:relative/socket",
             "vfio-user:/run/nvme?queues=4",
+            "vfio:01:00.0?namespace=1&namespace=2",
             "tape:/dev/st0",
         ] {
             assert!(text.parse::<DeviceSpec>().is_err(), "{text}");
@@ -204,16 +248,28 @@ mod tests {
 
     #[test]
     fn names_of_one_device_have_one_identity_and_memory_has_none() {
-        let same = DeviceSpec::identity("vfio:01:00.0?namespace=2");
-        assert_eq!(same, DeviceSpec::identity("vfio:0000:01:00.0"));
-        assert_ne!(same, DeviceSpec::identity("vfio:0000:01:00.1"));
+        let second = DeviceSpec::identity("vfio:01:00.0?namespace=2");
+        assert_eq!(
+            second,
+            DeviceSpec::identity("vfio:0000:01:00.0?namespace=2")
+        );
+        assert_ne!(second, DeviceSpec::identity("vfio:01:00.0?namespace=3"));
+        assert_ne!(second, DeviceSpec::identity("vfio:01:00.1?namespace=2"));
+        assert_eq!(
+            DeviceSpec::controller("vfio:01:00.0?namespace=2"),
+            DeviceSpec::controller("vfio:0000:01:00.0")
+        );
+        assert_eq!(
+            DeviceSpec::controller("file:/a?namespaces=2&namespace=1&lba=4096").as_deref(),
+            Some("file:/a?namespaces=2&lba=4096")
+        );
         assert_eq!(
             DeviceSpec::identity("file:/a?size=1GiB"),
             DeviceSpec::identity("file:/a")
         );
         assert_eq!(
-            DeviceSpec::identity("vfio-user:/a?namespace=1"),
-            DeviceSpec::identity("vfio-user:/a")
+            DeviceSpec::controller("vfio-user:/a?namespace=1"),
+            DeviceSpec::controller("vfio-user:/a")
         );
         assert_eq!(DeviceSpec::identity("memory:1GiB"), None);
     }

@@ -1,29 +1,30 @@
-//! From a device's name in the configuration to a controller that serves: opened and brought up
-//! away from the core, which takes it over afterwards.
+//! Controllers in use. Each is opened and brought up away from the core, which takes it over and
+//! opens a queue on it for each device that a pool names: several namespaces of one controller may
+//! belong to one pool or to several. The last device that goes takes its controller with it.
 
 mod figures;
 mod interrupt;
+mod open;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lode_api::v1::{DeviceHealth, DeviceState};
-use lode_bus::{DmaMemory, IovaSpace};
 use lode_nvme::{
-    Controller, ControllerEvent, ControllerOptions, ControllerState, NamespaceQueue, QueueOptions,
+    Controller, ControllerEvent, ControllerState, NamespaceQueue, NvmeError, QueueOptions,
 };
 use lode_nvme_spec::log_page::HealthLog;
-use lode_reactor::Signal;
 use lode_server::{DeviceDetails, PoolManagerError};
 use lode_units::{Instant, MonotonicClock, NamespaceId};
 
 use crate::any_bus::AnyBus;
-use crate::device_name::DeviceSpec;
 use crate::registry::Registry;
 
+pub(crate) use figures::QueueFigures;
+use figures::{ControllerFigures, saturated};
 pub(crate) use figures::{Devices, DevicesSource};
-use figures::{Figures, saturated};
 pub(crate) use interrupt::Interrupt;
+pub(crate) use open::Opener;
 
 /// The queue of one device on the core.
 pub(crate) type Queue = NamespaceQueue<AnyBus>;
@@ -31,123 +32,141 @@ pub(crate) type Queue = NamespaceQueue<AnyBus>;
 /// A controller in use, as the core that polls it sees it.
 #[derive(Debug)]
 pub(crate) struct Drive {
+    /// What names of its devices have in common.
     name: String,
     controller: Controller<AnyBus>,
-    /// When the controller itself wants to be polled, beside its queue.
+    /// When the controller itself wants to be polled, beside its queues.
     due: Instant,
     interrupt: Interrupt,
     removal: Removal,
     registry: Arc<Registry>,
-    figures: Arc<Figures>,
+    figures: Arc<ControllerFigures>,
+    /// The devices that are open on it.
+    users: Vec<User>,
+}
+
+/// A device that is open on a controller.
+#[derive(Debug)]
+struct User {
+    device: String,
+    namespace: NamespaceId,
     /// What its pool calls it; empty before that is known.
     uuid: String,
+    figures: Arc<QueueFigures>,
 }
 
-/// What opening a drive needs.
-#[derive(Clone, Debug)]
-pub(crate) struct Opener {
-    /// Addresses for the rings.
-    pub(crate) space: Arc<IovaSpace>,
-    /// The memory that requests will use.
-    pub(crate) memories: Arc<[DmaMemory]>,
-    pub(crate) clock: MonotonicClock,
-    pub(crate) registry: Arc<Registry>,
-    /// Where interrupts go; `None` for a core that only polls.
-    pub(crate) signal: Option<Arc<Signal>>,
-    /// How controllers are driven.
-    pub(crate) controller: ControllerOptions,
-    /// How their queues are made, apart from the interrupt.
-    pub(crate) queue: QueueOptions,
-}
-
-/// A drive that serves.
+/// A namespace of a controller in use, with a queue of its own. Its figures are what tells it from
+/// every other one: two devices in memory may have the same name.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct Device {
+    /// Its name, as in the configuration.
     pub(crate) name: String,
-    pub(crate) drive: Drive,
     pub(crate) queue: Queue,
+    pub(crate) figures: Arc<QueueFigures>,
 }
 
-impl Opener {
-    /// Opens and brings up the device of this name. Blocks, for the deadlines of bring-up at
-    /// most.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
-    pub(crate) fn open(&self, name: &str) -> Result<Opened, PoolManagerError> {
-        let spec: DeviceSpec = name
-            .parse()
-            .map_err(|message| PoolManagerError::InvalidDevice {
-                device: name.to_owned(),
-                message,
-            })?;
-        let bus = spec.open(name, self.clock)?;
-        let failed = |message: String| PoolManagerError::DeviceFailed {
-            device: name.to_owned(),
-            message,
-        };
-        let mut controller = Controller::new(bus, self.controller.clone(), &self.space)
-            .map_err(|error| failed(chain(&error)))?;
-        let interrupt = Interrupt::prepare(controller.bus(), self.signal.as_ref());
-        let queue = self
-            .bring_up(&mut controller, spec.namespace(), interrupt.vector())
-            .map_err(|error| failed(chain(&error)))?
-            .ok_or_else(|| failed(no_namespace(spec.namespace())))?;
-        self.registry.show(name, details(&controller));
-        let figures = Arc::new(Figures::new(name));
-        self.registry.devices().show(Arc::clone(&figures));
-        let drive = Drive {
-            name: name.to_owned(),
+impl Drive {
+    /// A controller that has been brought up; no device is open on it yet.
+    fn new(
+        name: String,
+        controller: Controller<AnyBus>,
+        interrupt: Interrupt,
+        registry: Arc<Registry>,
+    ) -> Self {
+        let figures = Arc::new(ControllerFigures::new(&name, controller.identity()));
+        registry.devices().show_controller(Arc::clone(&figures));
+        Self {
+            name,
             controller,
             due: Instant::ZERO,
             interrupt,
             removal: Removal::NotRequested,
-            registry: Arc::clone(&self.registry),
+            registry,
             figures,
-            uuid: String::new(),
-        };
-        Ok(Opened {
-            name: name.to_owned(),
-            drive,
-            queue,
-        })
-    }
-
-    fn bring_up(
-        &self,
-        controller: &mut Controller<AnyBus>,
-        wanted: Option<NamespaceId>,
-        interrupt_vector: Option<u16>,
-    ) -> Result<Option<Queue>, lode_nvme::NvmeError> {
-        controller.bring_up(&self.clock)?;
-        for memory in self.memories.iter() {
-            controller.map_memory(memory)?;
+            users: Vec::new(),
         }
-        let Some(namespace) = controller
-            .namespaces()
-            .iter()
-            .map(|namespace| namespace.id)
-            .find(|id| wanted.is_none_or(|wanted| wanted == *id))
-        else {
-            return Ok(None);
-        };
-        let options = QueueOptions {
-            interrupt_vector,
-            ..self.queue
-        };
-        let queue = controller.open_queue(namespace, options, &self.space)?;
-        controller.settle(&self.clock)?;
-        Ok(Some(queue))
     }
-}
 
-impl Drive {
-    /// The device's name, as in the configuration.
+    /// What names of its devices have in common.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Moves the controller on where it is due. Its queue lets a device inside this process work.
+    /// Where the device with these figures is among those that are open on it.
+    fn position(&self, device: &Arc<QueueFigures>) -> Option<usize> {
+        self.users
+            .iter()
+            .position(|user| Arc::ptr_eq(&user.figures, device))
+    }
+
+    /// Opens a device on this controller: the namespace that is `wanted`, or the first one that
+    /// can be used. Allocates; does not wait: the queue takes requests at once.
+    ///
+    /// # Errors
+    /// When there is no such namespace, it is open already, or the controller has no queue left.
+    pub(crate) fn open(
+        &mut self,
+        device: &str,
+        wanted: Option<NamespaceId>,
+        opener: &Opener,
+    ) -> Result<Device, PoolManagerError> {
+        let failed = |message: String| PoolManagerError::DeviceFailed {
+            device: device.to_owned(),
+            message,
+        };
+        let first = || self.controller.namespaces().first().map(|first| first.id);
+        let namespace = wanted
+            .or_else(first)
+            .ok_or_else(|| failed("it has no usable namespace".to_owned()))?;
+        if self.users.iter().any(|user| user.namespace == namespace) {
+            return Err(PoolManagerError::DeviceInUse {
+                device: device.to_owned(),
+            });
+        }
+        let options = QueueOptions {
+            interrupt_vector: self.interrupt.vector(),
+            ..opener.queue
+        };
+        let queue = self
+            .controller
+            .open_queue(namespace, options, &opener.space)
+            .map_err(|error: NvmeError| failed(chain(&error)))?;
+        let figures = Arc::new(QueueFigures::new(device));
+        self.registry.devices().show_queue(Arc::clone(&figures));
+        self.users.push(User {
+            device: device.to_owned(),
+            namespace,
+            uuid: String::new(),
+            figures: Arc::clone(&figures),
+        });
+        self.registry.show(device, self.details(""));
+        // The controller has a queue to create.
+        self.due = Instant::ZERO;
+        Ok(Device {
+            name: device.to_owned(),
+            queue,
+            figures,
+        })
+    }
+
+    /// Forgets a device whose queue has been dropped, if it was open here; says whether any is
+    /// left.
+    pub(crate) fn close(&mut self, device: &Arc<QueueFigures>) -> Left {
+        if let Some(position) = self.position(device) {
+            let user = self.users.swap_remove(position);
+            self.registry.hide(&user.device);
+            self.registry.devices().hide_queue(&user.figures);
+            // The controller has a queue to delete.
+            self.due = Instant::ZERO;
+        }
+        if self.users.is_empty() {
+            Left::None
+        } else {
+            Left::Some
+        }
+    }
+
+    /// Moves the controller on where it is due. Its queues let a device inside this process work.
     pub(crate) fn poll(&mut self, now: Instant) -> Due {
         if now < self.due {
             return Due::Not;
@@ -161,18 +180,19 @@ impl Drive {
         while let Some(event) = self.controller.take_event() {
             self.note(&event);
         }
+        self.figures.set(&self.controller.stats());
         Due::Now
     }
 
-    /// Takes the UUID by which its pool knows it.
-    pub(crate) fn take_uuid(&mut self, uuid: String) {
-        self.uuid = uuid;
-        self.registry.show(&self.name, self.details());
-    }
-
-    /// Shows what the device's queue and controller have counted.
-    pub(crate) fn publish(&self, queue: &Queue) {
-        self.figures.set(&queue.stats(), &self.controller.stats());
+    /// Takes the UUID by which a pool knows a device, if that is one of this controller's.
+    pub(crate) fn take_uuid(&mut self, device: &Arc<QueueFigures>, uuid: &str) {
+        let Some(position) = self.position(device) else {
+            return;
+        };
+        let details = self.details(uuid);
+        let user = &mut self.users[position];
+        uuid.clone_into(&mut user.uuid);
+        self.registry.show(&user.device, details);
     }
 
     /// When it wants to be polled although nothing was submitted.
@@ -180,29 +200,28 @@ impl Drive {
         self.due
     }
 
-    /// Whether a completion of its queue wakes the core that armed it.
+    /// Whether a completion of its queues wakes the core that armed it.
     pub(crate) const fn wakes(&self) -> bool {
         !matches!(self.interrupt, Interrupt::None)
     }
 
-    /// Has its queue signal completions. May enter the kernel.
+    /// Has its queues signal completions. May enter the kernel.
     pub(crate) fn fire_interrupt(&mut self) {
         self.interrupt.fire(self.controller.bus());
     }
 
-    /// Has its queue signal nothing. May enter the kernel.
+    /// Has its queues signal nothing. May enter the kernel.
     pub(crate) fn rest_interrupt(&mut self) {
         self.interrupt.rest(self.controller.bus());
     }
 
     /// Tells the device that it will be used no more, so that it keeps what it has cached.
-    /// Blocks, for the shutdown's deadline at most; its queue must be idle.
+    /// Blocks, for the shutdown's deadline at most; no queue may be open.
     pub(crate) fn shut_down(mut self, clock: &MonotonicClock) {
         if let Err(error) = self.controller.shut_down(clock) {
             tracing::warn!(device = self.name, error = chain(&error), "shutdown failed");
         }
-        self.registry.hide(&self.name);
-        self.registry.devices().hide(&self.figures);
+        self.registry.devices().hide_controller(&self.figures);
     }
 
     /// Tells the registry, once, that the kernel wants the device back.
@@ -228,12 +247,14 @@ impl Drive {
         if let Some(log) = self.controller.health() {
             self.figures.set_health(log);
         }
-        self.registry.show(&self.name, self.details());
+        for user in &self.users {
+            self.registry.show(&user.device, self.details(&user.uuid));
+        }
     }
 
-    fn details(&self) -> DeviceDetails {
+    fn details(&self, uuid: &str) -> DeviceDetails {
         DeviceDetails {
-            uuid: self.uuid.clone(),
+            uuid: uuid.to_owned(),
             ..details(&self.controller)
         }
     }
@@ -248,18 +269,20 @@ pub(crate) enum Due {
     Not,
 }
 
+/// Whether devices are open on a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// At least one.
+    Some,
+    /// None: it can be shut down.
+    None,
+}
+
 /// Whether the kernel has asked for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
     NotRequested,
     Requested,
-}
-
-fn no_namespace(wanted: Option<NamespaceId>) -> String {
-    match wanted {
-        Some(id) => format!("it has no usable namespace {}", id.get()),
-        None => "it has no usable namespace".to_owned(),
-    }
 }
 
 /// An error with all its causes, on one line.

@@ -1,7 +1,7 @@
 //! Opens, makes and closes pools: at the start, on request, and at the end.
 //!
-//! Devices are opened on threads of their own, the pool is attached on the core, and whoever
-//! asked waits for it to serve. One change at a time.
+//! Controllers are brought up on threads of their own and polled by the core from then on; the pool
+//! is attached on the core, and whoever asked waits for it to serve. One change at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::config;
-use crate::drive::{Opened, Opener};
-use crate::node::{Node, shut_down};
+use crate::device_name::DeviceSpec as DeviceName;
+use crate::drive::{Device, Drive, Opener};
+use crate::node::Node;
 use crate::registry::Registry;
 
 /// The keeper of the pools.
@@ -154,26 +155,33 @@ impl Pools {
         Ok(())
     }
 
-    /// Lets go of each device that the kernel wants back, with its whole pool: what is under way
-    /// ends, the pool is written back, the controller is shut down. Never returns.
+    /// Lets go of each controller that the kernel wants back, with every pool that has a device of
+    /// it: what is under way ends, the pools are written back, the controller is shut down. Never
+    /// returns.
     pub(crate) async fn heed_removals(&self) -> std::convert::Infallible {
         loop {
-            let device = self.registry().next_removal().await;
-            let name = {
-                let open = self.open.lock().await;
-                let mut pools = open.iter();
-                pools
-                    .find(|(_, pool)| pool.devices.contains(&device))
-                    .map(|(name, _)| name.clone())
-            };
-            let Some(name) = name else {
-                continue;
-            };
-            match self.export(name.clone()).await {
-                Ok(()) => tracing::warn!(pool = name, device, "exported: the kernel wanted it"),
-                Err(error) => tracing::error!(pool = name, device, %error, "cannot let go of it"),
+            let controller = self.registry().next_removal().await;
+            for name in self.pools_on(&controller).await {
+                match self.export(name.clone()).await {
+                    Ok(()) => {
+                        tracing::warn!(pool = name, controller, "exported: the kernel wanted it");
+                    }
+                    Err(error) => {
+                        tracing::error!(pool = name, controller, %error, "cannot let go of it");
+                    }
+                }
             }
         }
+    }
+
+    /// The pools that have a device of this controller.
+    async fn pools_on(&self, controller: &str) -> Vec<String> {
+        let is_on = |device: &String| DeviceName::controller(device).as_deref() == Some(controller);
+        let open = self.open.lock().await;
+        open.iter()
+            .filter(|(_, pool)| pool.devices.iter().any(is_on))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Closes every pool cleanly, once the requests under way have ended.
@@ -195,37 +203,57 @@ impl Pools {
         }
     }
 
-    async fn open_devices(&self, names: &[String]) -> Result<Vec<Opened>> {
-        if let Some(device) = names.iter().find(|name| self.registry().uses(name)) {
-            return Err(PoolManagerError::DeviceInUse {
-                device: device.clone(),
-            });
-        }
-        let (opener, names) = (self.opener.clone(), names.to_vec());
-        let opening = tokio::task::spawn_blocking(move || {
-            let mut devices = Vec::with_capacity(names.len());
-            for name in &names {
-                match opener.open(name) {
-                    Ok(opened) => devices.push(opened),
-                    Err(error) => {
-                        shut_down(devices, &opener.clock);
-                        return Err(error);
-                    }
+    /// Opens all devices or none.
+    async fn open_devices(&self, names: &[String]) -> Result<Vec<Device>> {
+        let mut devices = Vec::with_capacity(names.len());
+        for name in names {
+            match self.open_device(name).await {
+                Ok(device) => devices.push(device),
+                Err(error) => {
+                    self.let_go(devices).await;
+                    return Err(error);
                 }
             }
-            Ok(devices)
-        });
-        opening.await.map_err(|error| PoolManagerError::Internal {
-            message: error.to_string(),
-        })?
+        }
+        Ok(devices)
     }
 
-    async fn attach_import(&self, name: &str, devices: Vec<Opened>) -> Attached {
+    /// Opens a device on its controller, which is brought up when it is not in use yet.
+    async fn open_device(&self, name: &str) -> Result<Device> {
+        let device = || name.to_owned();
+        let spec: DeviceName = name.parse().map_err(|message| {
+            let device = device();
+            PoolManagerError::InvalidDevice { device, message }
+        })?;
+        if self.registry().uses(name) {
+            return Err(PoolManagerError::DeviceInUse { device: device() });
+        }
+        if let Some(controller) = DeviceName::controller(name) {
+            let (opener, name, wanted) = (self.opener.clone(), device(), spec.namespace());
+            let opened = self
+                .core
+                .call(move |node| node.open(&controller, &name, wanted, &opener))
+                .await;
+            if let Some(opened) = opened.map_err(|_| PoolManagerError::Stopping)? {
+                return opened;
+            }
+        }
+        let (opener, owned) = (self.opener.clone(), device());
+        let opening = tokio::task::spawn_blocking(move || opener.open(&owned, &spec));
+        let (drive, device) = opening.await.map_err(|error| PoolManagerError::Internal {
+            message: error.to_string(),
+        })??;
+        let adopted = self.core.call(move |node| node.adopt(drive)).await;
+        adopted.map_err(|_| PoolManagerError::Stopping)?;
+        Ok(device)
+    }
+
+    async fn attach_import(&self, name: &str, devices: Vec<Device>) -> Attached {
         let pool = Pool::import(&specs(&devices));
         self.attach(name.to_owned(), devices, pool).await
     }
 
-    async fn attach_new(&self, devices: Vec<Opened>, spec: PoolSpec) -> Attached {
+    async fn attach_new(&self, devices: Vec<Device>, spec: PoolSpec) -> Attached {
         let name = spec.name.clone();
         let now = WallClock.unix_seconds();
         match Pool::create(spec, &specs(&devices), &mut SystemRandom, now) {
@@ -235,7 +263,7 @@ impl Pools {
     }
 
     /// Attaches a pool and waits until it serves. Gives the devices back when it does not.
-    async fn attach(&self, name: String, devices: Vec<Opened>, pool: Pool) -> Attached {
+    async fn attach(&self, name: String, devices: Vec<Device>, pool: Pool) -> Attached {
         let attached = self
             .core
             .call(move |node| node.attach(&name, devices, pool))
@@ -297,7 +325,7 @@ impl Pools {
     }
 
     /// Takes a pool that is closing or failed off the core; nothing when that takes too long.
-    async fn detach(&self, index: PoolIndex) -> Vec<Opened> {
+    async fn detach(&self, index: PoolIndex) -> Vec<Device> {
         let deadline = self.opener.clock.now() + START_LIMIT;
         while self.opener.clock.now() < deadline {
             match self.core.call(move |node| node.detach(index)).await {
@@ -309,9 +337,16 @@ impl Pools {
         Vec::new()
     }
 
-    async fn let_go(&self, devices: Vec<Opened>) {
+    /// Closes devices, and shuts the controllers down on which none is left.
+    async fn let_go(&self, devices: Vec<Device>) {
+        // Their queues go first: nothing of them is in flight any more.
+        let gone: Vec<_> = devices.into_iter().map(|device| device.figures).collect();
+        let Ok(drives) = self.core.call(move |node| node.close(&gone)).await else {
+            return;
+        };
         let clock = self.opener.clock;
-        let closing = tokio::task::spawn_blocking(move || shut_down(devices, &clock));
+        let shut_down = move |drive: Drive| drive.shut_down(&clock);
+        let closing = tokio::task::spawn_blocking(move || drives.into_iter().for_each(shut_down));
         if let Err(error) = closing.await {
             tracing::error!(%error, "letting go of devices failed");
         }
@@ -319,12 +354,12 @@ impl Pools {
 }
 
 /// A pool that serves, or its devices and why it does not.
-type Attached = std::result::Result<PoolIndex, (Vec<Opened>, ExtentError)>;
+type Attached = std::result::Result<PoolIndex, (Vec<Device>, ExtentError)>;
 
-fn specs(devices: &[Opened]) -> Vec<DeviceSpec> {
+fn specs(devices: &[Device]) -> Vec<DeviceSpec> {
     devices
         .iter()
-        .map(|opened| device_spec(&opened.queue))
+        .map(|device| device_spec(&device.queue))
         .collect()
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Registry {
 struct Inner {
     devices: BTreeMap<String, DeviceDetails>,
     pools: BTreeMap<String, String>,
-    /// Devices that the kernel wants back and nobody has let go of yet.
+    /// Controllers that the kernel wants back and nobody has let go of yet.
     wanted_back: BTreeSet<String>,
 }
 
@@ -47,7 +47,7 @@ impl Registry {
         self.lock().devices.get(name).cloned().unwrap_or_default()
     }
 
-    /// Whether a device is in use, under this name or with other options.
+    /// Whether a device is in use, under this name or with options that do not tell it apart.
     pub(crate) fn uses(&self, name: &str) -> bool {
         let Some(wanted) = DeviceSpec::identity(name) else {
             return false;
@@ -58,13 +58,13 @@ impl Registry {
             .any(|used| DeviceSpec::identity(used).as_ref() == Some(&wanted))
     }
 
-    /// Says that the kernel wants a device back. Called once for each device in use.
+    /// Says that the kernel wants a controller back. Called once for each controller in use.
     pub(crate) fn request_removal(&self, name: &str) {
         self.lock().wanted_back.insert(name.to_owned());
         self.removal.notify_one();
     }
 
-    /// Waits for a device that the kernel wants back.
+    /// Waits for a controller that the kernel wants back.
     pub(crate) async fn next_removal(&self) -> String {
         loop {
             if let Some(name) = self.lock().wanted_back.pop_first() {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_device_that_is_wanted_back_is_told_once() {
+    async fn every_controller_that_is_wanted_back_is_told_once() {
         let registry = Registry::default();
         registry.request_removal("vfio:01:00.0");
         registry.request_removal("vfio:02:00.0");

@@ -9,5 +9,6 @@ mod image;
 mod life;
 mod observability;
 mod retry;
+mod sharing;
 mod vfio_user;
 mod volumes;

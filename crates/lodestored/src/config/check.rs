@@ -174,7 +174,7 @@ mod tests {
             devices = ['file:/x?size=2GiB']
             [[pool]]
             name = 'b'
-            devices = ['vfio:0000:01:00.0', 'vfio:nvme0', 'vfio:01:00.0?namespace=2']
+            devices = ['vfio:0000:01:00.0?namespace=2', 'vfio:nvme0', 'vfio:01:00.0?namespace=2']
         ";
         let expected = [
             "server.grpc",

@@ -1,43 +1,58 @@
-//! The figures of one controller and its queue: copied by the core a few times a second, read by
-//! the scrape.
+//! The figures of controllers and of the queues on them: copied by the core a few times a second,
+//! read by the scrape.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lode_nvme::{ControllerStats, QueueStats};
+use lode_block::Operation;
+use lode_nvme::{ControllerIdentity, ControllerStats, QueueStats, operation_index};
 use lode_nvme_spec::log_page::HealthLog;
 use lode_server::{Families, MetricsSource};
 use lode_stats::Gauge;
 
-/// The figures of one device. The core sets them, the scrape reads them.
+/// The figures of one controller. The core sets them, the scrape reads them.
 #[derive(Debug)]
-pub(crate) struct Figures {
-    device: String,
-    counters: [Gauge; COUNTERS.len()],
+pub(crate) struct ControllerFigures {
+    controller: String,
+    uses_shadow_doorbells: Gauge,
+    counters: [Gauge; CONTROLLER_COUNTERS.len()],
     health: [Gauge; HEALTH.len()],
     has_health: Gauge,
 }
 
-/// The devices whose figures are shown.
-#[derive(Debug, Default)]
-pub(crate) struct Devices {
-    shown: Mutex<Vec<Arc<Figures>>>,
+/// The figures of one device's queue. The core sets them, the scrape reads them.
+#[derive(Debug)]
+pub(crate) struct QueueFigures {
+    device: String,
+    counters: [Gauge; QUEUE_COUNTERS.len()],
+    media_failures: [Gauge; MEDIA_OPERATIONS.len()],
 }
 
-impl Figures {
-    /// No figures yet, for the device of this name.
-    pub(crate) fn new(device: &str) -> Self {
+/// The controllers and queues whose figures are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    controllers: Mutex<Vec<Arc<ControllerFigures>>>,
+    queues: Mutex<Vec<Arc<QueueFigures>>>,
+}
+
+impl ControllerFigures {
+    /// No figures yet, for the controller of this name.
+    pub(crate) fn new(controller: &str, identity: Option<&ControllerIdentity>) -> Self {
+        let uses_shadow_doorbells = Gauge::new();
+        let uses = identity.is_some_and(|identity| identity.uses_shadow_doorbells);
+        uses_shadow_doorbells.set(u64::from(uses));
         Self {
-            device: device.to_owned(),
-            counters: [const { Gauge::new() }; COUNTERS.len()],
+            controller: controller.to_owned(),
+            uses_shadow_doorbells,
+            counters: [const { Gauge::new() }; CONTROLLER_COUNTERS.len()],
             health: [const { Gauge::new() }; HEALTH.len()],
             has_health: Gauge::new(),
         }
     }
 
-    /// Copies what the queue and the controller have counted.
-    pub(crate) fn set(&self, queue: &QueueStats, controller: &ControllerStats) {
-        for (gauge, (_, _, read)) in self.counters.iter().zip(&COUNTERS) {
-            gauge.set(read(queue, controller));
+    /// Copies what the controller has counted.
+    pub(crate) fn set(&self, stats: &ControllerStats) {
+        for (gauge, (_, _, read)) in self.counters.iter().zip(&CONTROLLER_COUNTERS) {
+            gauge.set(read(stats));
         }
     }
 
@@ -48,22 +63,89 @@ impl Figures {
         }
         self.has_health.set(1);
     }
+
+    fn collect(&self, into: &mut Families) {
+        let labels = [("controller", self.controller.as_str())];
+        for (gauge, (name, help, _)) in self.counters.iter().zip(&CONTROLLER_COUNTERS) {
+            into.counter(name, help, &labels, gauge.read());
+        }
+        let help = "1 where doorbells are rung in memory, and registers only when asked for.";
+        let uses = self.uses_shadow_doorbells.read();
+        into.gauge("lodestore_nvme_shadow_doorbells", help, &labels, uses);
+        if self.has_health.read() == 0 {
+            return;
+        }
+        for (gauge, (name, help, _)) in self.health.iter().zip(&HEALTH) {
+            into.gauge(name, help, &labels, gauge.read());
+        }
+    }
+}
+
+impl QueueFigures {
+    /// No figures yet, for the device of this name.
+    pub(crate) fn new(device: &str) -> Self {
+        Self {
+            device: device.to_owned(),
+            counters: [const { Gauge::new() }; QUEUE_COUNTERS.len()],
+            media_failures: [const { Gauge::new() }; MEDIA_OPERATIONS.len()],
+        }
+    }
+
+    /// Copies what the queue has counted.
+    pub(crate) fn set(&self, stats: &QueueStats) {
+        for (gauge, (_, _, read)) in self.counters.iter().zip(&QUEUE_COUNTERS) {
+            gauge.set(read(stats));
+        }
+        let total: u64 = stats.media_errors.iter().sum();
+        let reads = stats.media_errors[operation_index(Operation::Read)];
+        let writes = [Operation::Write, Operation::WriteThrough]
+            .map(|operation| stats.media_errors[operation_index(operation)])
+            .iter()
+            .sum();
+        let failures = [reads, writes, total - reads - writes];
+        for (gauge, count) in self.media_failures.iter().zip(failures) {
+            gauge.set(count);
+        }
+    }
+
+    fn collect(&self, into: &mut Families) {
+        let device = ("device", self.device.as_str());
+        for (gauge, (name, help, _)) in self.counters.iter().zip(&QUEUE_COUNTERS) {
+            into.counter(name, help, &[device], gauge.read());
+        }
+        for (gauge, operation) in self.media_failures.iter().zip(MEDIA_OPERATIONS) {
+            let help = "Commands that the media failed, by what they were to do.";
+            let labels = [device, ("operation", operation)];
+            let name = "lodestore_nvme_media_failures_total";
+            into.counter(name, help, &labels, gauge.read());
+        }
+    }
 }
 
 impl Devices {
-    /// Begins to show a device.
-    pub(crate) fn show(&self, figures: Arc<Figures>) {
-        self.shown
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(figures);
+    /// Begins to show a controller.
+    pub(crate) fn show_controller(&self, figures: Arc<ControllerFigures>) {
+        held(&self.controllers).push(figures);
     }
 
-    /// Stops to show a device.
-    pub(crate) fn hide(&self, figures: &Arc<Figures>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.retain(|other| !Arc::ptr_eq(other, figures));
+    /// Stops to show a controller.
+    pub(crate) fn hide_controller(&self, figures: &Arc<ControllerFigures>) {
+        held(&self.controllers).retain(|other| !Arc::ptr_eq(other, figures));
     }
+
+    /// Begins to show a device's queue.
+    pub(crate) fn show_queue(&self, figures: Arc<QueueFigures>) {
+        held(&self.queues).push(figures);
+    }
+
+    /// Stops to show a device's queue.
+    pub(crate) fn hide_queue(&self, figures: &Arc<QueueFigures>) {
+        held(&self.queues).retain(|other| !Arc::ptr_eq(other, figures));
+    }
+}
+
+fn held<T>(shown: &Mutex<T>) -> MutexGuard<'_, T> {
+    shown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Shows what [`Devices`] holds.
@@ -72,91 +154,90 @@ pub(crate) struct DevicesSource(pub(crate) Arc<Devices>);
 
 impl MetricsSource for DevicesSource {
     fn collect(&self, into: &mut Families) {
-        let shown = self
-            .0
-            .shown
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        for figures in shown {
-            let labels = [("device", figures.device.as_str())];
-            for (gauge, (name, help, _)) in figures.counters.iter().zip(&COUNTERS) {
-                into.counter(name, help, &labels, gauge.read());
-            }
-            if figures.has_health.read() == 0 {
-                continue;
-            }
-            for (gauge, (name, help, _)) in figures.health.iter().zip(&HEALTH) {
-                into.gauge(name, help, &labels, gauge.read());
-            }
+        // Copies, so that the core never waits for a scrape.
+        let queues = held(&self.0.queues).clone();
+        let controllers = held(&self.0.controllers).clone();
+        for figures in queues {
+            figures.collect(into);
+        }
+        for figures in controllers {
+            figures.collect(into);
         }
     }
 }
 
-type CounterOf = fn(&QueueStats, &ControllerStats) -> u64;
+/// The operations by which failures of the media are counted.
+const MEDIA_OPERATIONS: [&str; 3] = ["read", "write", "other"];
+
+type QueueCounterOf = fn(&QueueStats) -> u64;
+type ControllerCounterOf = fn(&ControllerStats) -> u64;
 type HealthOf = fn(&HealthLog) -> u64;
 
-/// Name, help and source of what only grows.
-const COUNTERS: [(&str, &str, CounterOf); 13] = [
+/// Name, help and source of what a queue counts.
+const QUEUE_COUNTERS: [(&str, &str, QueueCounterOf); 8] = [
     (
         "lodestore_nvme_commands_total",
         "Commands completed by the device's I/O queue.",
-        |queue, _| queue.completed_total(),
+        |queue| queue.completed_total(),
     ),
     (
         "lodestore_nvme_fua_writes_total",
         "Writes with Force Unit Access.",
-        |queue, _| queue.fua_writes,
+        |queue| queue.fua_writes,
     ),
     (
         "lodestore_nvme_submission_doorbells_total",
         "Submission doorbell registers written.",
-        |queue, _| queue.submission_doorbells,
+        |queue| queue.submission_doorbells,
     ),
     (
         "lodestore_nvme_completion_doorbells_total",
         "Completion doorbell registers written.",
-        |queue, _| queue.completion_doorbells,
+        |queue| queue.completion_doorbells,
     ),
     (
         "lodestore_nvme_productive_polls_total",
         "Polls of the queue that found at least one completion.",
-        |queue, _| queue.productive_polls,
+        |queue| queue.productive_polls,
     ),
     (
         "lodestore_nvme_errors_total",
         "Commands that ended with an error.",
-        |queue, _| queue.errors.iter().sum(),
+        |queue| queue.errors.iter().sum(),
     ),
     (
         "lodestore_nvme_timeouts_total",
         "Commands that passed their deadline.",
-        |queue, _| queue.timeouts,
+        |queue| queue.timeouts,
     ),
     (
         "lodestore_nvme_stale_completions_total",
         "Completions that named no command in flight.",
-        |queue, controller| queue.stale_completions + controller.stale_completions,
+        |queue| queue.stale_completions,
     ),
+];
+
+/// Name, help and source of what a controller counts.
+const CONTROLLER_COUNTERS: [(&str, &str, ControllerCounterOf); 6] = [
     (
         "lodestore_nvme_aborts_total",
         "Abort commands sent.",
-        |_, controller| controller.aborts_sent,
+        |controller| controller.aborts_sent,
     ),
     (
         "lodestore_nvme_resets_total",
         "Controller resets begun after bring-up.",
-        |_, controller| controller.resets,
+        |controller| controller.resets,
     ),
     (
         "lodestore_nvme_function_resets_total",
         "Resets of the whole PCI function.",
-        |_, controller| controller.function_resets,
+        |controller| controller.function_resets,
     ),
     (
         "lodestore_nvme_async_events_total",
         "Asynchronous events of all types.",
-        |_, controller| {
+        |controller| {
             controller.error_events
                 + controller.health_events
                 + controller.notice_events
@@ -166,7 +247,12 @@ const COUNTERS: [(&str, &str, CounterOf); 13] = [
     (
         "lodestore_nvme_admin_errors_total",
         "Admin commands that failed.",
-        |_, controller| controller.admin_errors,
+        |controller| controller.admin_errors,
+    ),
+    (
+        "lodestore_nvme_admin_stale_completions_total",
+        "Completions of the admin queue that named no command in flight.",
+        |controller| controller.stale_completions,
     ),
 ];
 
