@@ -16,6 +16,7 @@ mod isolation;
 mod lifecycle;
 mod raw_proof;
 mod removal;
+mod sleep;
 mod user_daemon;
 
 use anyhow::{Context, Result, bail};
@@ -57,6 +58,7 @@ const SCENARIOS: &[Scenario] = &[
     ("daemon-removal", daemon::removal),
     ("unprivileged-daemon", user_daemon::unprivileged_daemon),
     ("device-node", device_node::device_node),
+    ("daemon-sleep", sleep::sleep),
 ];
 
 /// Code that a scenario starts in a process of its own.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,9 +20,15 @@ impl Daemon {
 
     /// Starts it without a pool and waits until it serves.
     pub(crate) fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts it with more arguments.
+    pub(crate) fn start_with(arguments: &[&str]) -> Result<Self> {
         fs::write("/tmp/lodestored.toml", CONFIGURATION)?;
         let mut command = Command::new("/bin/lodestored");
         command.args(["--config", "/tmp/lodestored.toml", "--ready-file", READY]);
+        command.args(arguments);
         Self::serve(&mut command, READY)
     }
 
@@ -57,6 +64,20 @@ impl Daemon {
         self.process.id()
     }
 
+    /// The processor time that it has used since it started.
+    pub(crate) fn processor_time(&self) -> Result<Duration> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
+        // The name before the last parenthesis may hold anything; after it comes field 3.
+        let (_, fields) = text.rsplit_once(')').context("a process's name")?;
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let ticks = |number: usize| -> Result<u64> {
+            let field = fields.get(number - 3).context("a field")?;
+            Ok(field.parse()?)
+        };
+        let used = ticks(UTIME)? + ticks(STIME)?;
+        Ok(Duration::from_secs(used) / clock_ticks_per_second()?)
+    }
+
     /// Sends it a signal and waits for its end.
     pub(crate) fn end(mut self, signal: Signal) -> Result<ExitStatus> {
         kill_process(Pid::from_child(&self.process), signal)?;
@@ -77,6 +98,14 @@ impl Drop for Daemon {
         let _waited = self.process.wait().is_ok();
     }
 }
+
+fn clock_ticks_per_second() -> Result<u32> {
+    Ok(u32::try_from(rustix::param::clock_ticks_per_second())?)
+}
+
+/// Fields of a process's `stat`, counted from 1.
+const UTIME: usize = 14;
+const STIME: usize = 15;
 
 /// Everything that the daemon that was started last has said.
 pub(crate) fn last_words() -> String {

@@ -223,6 +223,7 @@ pub(super) const GUESTS: &[Guest] = &[
         scenarios: &[
             "daemon",
             "daemon-removal",
+            "daemon-sleep",
             "unprivileged-daemon",
             "no-stray-dma",
         ],

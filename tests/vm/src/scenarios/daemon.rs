@@ -121,7 +121,7 @@ fn read_disk(address: PciAddress, namespace: u32) -> Result<Vec<u8>> {
 }
 
 /// Runs `lodectl` to its good end; what it printed.
-fn lodectl(line: &[&str]) -> Result<String> {
+pub(super) fn lodectl(line: &[&str]) -> Result<String> {
     let output = succeeded(line, try_lodectl(line, &[])?)?;
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
