@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lode_block::Durability;
 
+use crate::classify::Reasons;
 use crate::control::Completion;
 use crate::core::ShardCore;
 use crate::op::{Op, OpIndex, Owner, Step};
@@ -87,7 +88,7 @@ impl Inline {
         let buffer = op.buffer.take();
         if let Some(figures) = figures {
             let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
-            figures.record(op.operation, latency, op.length, true);
+            figures.record(op.operation, latency, op.length, true, Reasons::empty());
         }
         core.ops.free(index);
         core.stats.completions_inline.increment();

@@ -101,6 +101,10 @@ pub struct VolumeStats {
     pub volume: String,
     /// By operation, in the order of [`OPERATION_NAMES`].
     pub operations: [OperationStats; OPERATION_NAMES.len()],
+    /// Requests completed on the poller that found them done.
+    pub completions_inline: Counter,
+    /// Requests completed by the deferred stage, in the order of [`REASON_NAMES`].
+    pub completions_deferred: [Counter; REASON_NAMES.len()],
     /// How long those waited that the volume's limits kept waiting; each is one of them.
     pub throttle_wait: Histogram,
     throttle: Arc<Throttle>,
@@ -190,16 +194,12 @@ impl ShardStats {
     /// Counts a completion by its route; the first reason in the order of precedence names it.
     #[inline]
     pub(crate) fn count_completion(&self, reasons: Reasons) {
-        if reasons.is_empty() {
-            self.completions_inline.increment();
-            return;
-        }
-        let position = REASON_NAMES
-            .iter()
-            .position(|(reason, _)| reasons.intersects(*reason));
-        if let Some(position) = position {
-            self.completions_deferred[position].increment();
-        }
+        route(
+            &self.completions_inline,
+            &self.completions_deferred,
+            reasons,
+        )
+        .increment();
     }
 
     /// Counts a request that goes to the home of its pool.
@@ -262,6 +262,8 @@ impl VolumeStats {
             pool: pool.to_owned(),
             volume: volume.to_owned(),
             operations: std::array::from_fn(|_| OperationStats::default()),
+            completions_inline: Counter::new(),
+            completions_deferred: [const { Counter::new() }; REASON_NAMES.len()],
             throttle_wait: Histogram::new(),
             throttle,
         }
@@ -273,7 +275,7 @@ impl VolumeStats {
         &self.throttle
     }
 
-    /// Records the end of a request.
+    /// Records the end of a request and its route.
     #[inline]
     pub(crate) fn record(
         &self,
@@ -281,7 +283,14 @@ impl VolumeStats {
         latency_nanoseconds: u64,
         length_bytes: u64,
         succeeded: bool,
+        reasons: Reasons,
     ) {
+        route(
+            &self.completions_inline,
+            &self.completions_deferred,
+            reasons,
+        )
+        .increment();
         let figures = &self.operations[position(operation)];
         figures.latency.record_nanoseconds(latency_nanoseconds);
         if succeeded {
@@ -356,6 +365,19 @@ impl PoolStats {
     }
 }
 
+/// The counter of a completion that owed work for `reasons`; the first of them in the order of
+/// precedence names it.
+#[inline]
+fn route<'a>(
+    inline: &'a Counter,
+    deferred: &'a [Counter; REASON_NAMES.len()],
+    reasons: Reasons,
+) -> &'a Counter {
+    let mut named = REASON_NAMES.iter().zip(deferred);
+    let found = named.find(|((reason, _), _)| reasons.intersects(*reason));
+    found.map_or(inline, |(_, counter)| counter)
+}
+
 const fn position(operation: DataOperation) -> usize {
     match operation {
         DataOperation::Read => 0,
@@ -389,11 +411,14 @@ mod tests {
     #[test]
     fn every_operation_has_figures_of_its_own() {
         let stats = VolumeStats::new("pool", "volume", Arc::default());
-        stats.record(DataOperation::Flush, 1000, 0, true);
-        stats.record(DataOperation::Read, 1000, 4096, true);
-        stats.record(DataOperation::Read, 1000, 4096, false);
+        stats.record(DataOperation::Flush, 1000, 0, true, Reasons::FLUSH);
+        stats.record(DataOperation::Read, 1000, 4096, true, Reasons::empty());
+        stats.record(DataOperation::Read, 1000, 4096, false, Reasons::ERROR);
         assert_eq!(stats.operations[0].bytes.read(), 4096);
         assert_eq!(stats.operations[0].errors.read(), 1);
         assert_eq!(stats.operations[5].latency.snapshot().count(), 1);
+        assert_eq!(stats.completions_inline.read(), 1);
+        let deferred = stats.completions_deferred.iter().map(Counter::read);
+        assert_eq!(deferred.sum::<u64>(), 2);
     }
 }

@@ -156,13 +156,14 @@ impl<D: BlockDevice> PoolGuest<D> {
             Ok(_) => Reasons::empty(),
             Err(_) => Reasons::ERROR,
         };
-        core.stats.count_completion(op.reasons | error);
+        let reasons = op.reasons | error;
+        core.stats.count_completion(reasons);
         if let Some(volume) = self.volumes.get(handle) {
             let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
             let (operation, length) = (op.operation, op.length);
             volume
                 .stats
-                .record(operation, latency, length, result.is_ok());
+                .record(operation, latency, length, result.is_ok(), reasons);
         }
         core.ops.free(index);
         self.active -= 1;

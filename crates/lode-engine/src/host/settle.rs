@@ -223,9 +223,10 @@ impl<D: BlockDevice> PoolHost<D> {
         if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
             if is_ours {
                 let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
+                let (operation, length) = (op.operation, op.length);
                 volume
                     .stats
-                    .record(op.operation, latency, op.length, result.is_ok());
+                    .record(operation, latency, length, result.is_ok(), reasons);
             }
             volume.let_go(index, core);
         }
