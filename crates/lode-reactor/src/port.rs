@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lode_engine::{Letter, Port};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use crate::signal::Signal;
@@ -68,6 +69,20 @@ impl<T> CorePort<T> {
         if std::mem::take(&mut self.is_unannounced) {
             self.peer.notify();
         }
+    }
+}
+
+impl Port for CorePort<Letter> {
+    fn send(&mut self, letter: Letter) -> Result<(), Letter> {
+        Self::send(self, letter)
+    }
+
+    fn receive(&mut self) -> Option<Letter> {
+        Self::receive(self)
+    }
+
+    fn flush(&mut self) {
+        Self::flush(self);
     }
 }
 

@@ -28,9 +28,11 @@ enum Unhosted {
     Unix(unix::UnixStream),
 }
 
-/// Takes connections in from `listener` and hands each to the one of `cores` that has the fewest,
-/// to each in turn where several have as few; `serve` makes the task that serves it there. Ends
-/// when every core has. Runs on any runtime.
+/// Takes connections in from `listener` and hands each to the one of `cores` that has the fewest;
+/// `serve` makes the task that serves it there. Ends when every core has. Runs on any runtime.
+///
+/// While all have as many, the next round begins one core later: clients that open an idle
+/// connection and a busy one, one after the other, do not all have the busy one on the same core.
 ///
 /// A connection that fails while it is being taken in is dropped; when the process is out of
 /// descriptors the task waits a moment instead of spinning.
@@ -54,25 +56,27 @@ pub async fn accept<H, F>(
                 continue;
             }
         };
-        let chosen = least_loaded(&cores, turn);
+        let chosen = least_loaded(&cores, &mut turn);
         let place = Place::take(&cores[chosen].connections);
         let serve = serve.clone();
         let make = move || host(unhosted, place, serve);
         if cores[chosen].spawn_local(make).await.is_err() {
             cores.remove(chosen);
-            turn = chosen;
-        } else {
-            turn = chosen + 1;
         }
     }
 }
 
-/// The position of the core with the fewest connections, the first of them from `turn` on.
-fn least_loaded<H: Hosted>(cores: &[CoreHandle<H>], turn: usize) -> usize {
-    let count = cores.len();
-    let positions = (0..count).map(|step| (turn + step) % count);
+/// The position of the core with the fewest connections, the first of them from `turn` on; `turn`
+/// grows when a round begins.
+fn least_loaded<H: Hosted>(cores: &[CoreHandle<H>], turn: &mut usize) -> usize {
+    let loads: Vec<_> = cores.iter().map(CoreHandle::connections).collect();
+    let first = *turn;
+    if loads.iter().all(|load| *load == loads[0]) {
+        *turn = turn.wrapping_add(1);
+    }
+    let positions = (0..loads.len()).map(|step| first.wrapping_add(step) % loads.len());
     positions
-        .min_by_key(|position| cores[*position].connections())
+        .min_by_key(|position| loads[*position])
         .expect("called while a core is left")
 }
 
