@@ -29,6 +29,6 @@ mod volume;
 
 pub use http::{CoreProbe, HttpServer, Monitor, Pinged};
 pub use listen::{ListenAddress, ListenError, RemoteAccess};
-pub use metrics::{Families, Labels, MetricsSource, ProcessSource, ShardSource};
+pub use metrics::{Families, Label, Labels, MetricsSource, ProcessSource, ShardSource};
 pub use pool_manager::{CreatePool, DeviceDetails, Managed, PoolManager, PoolManagerError};
 pub use server::{LocalExecutor, Server, Serving, http2_builder};

@@ -55,8 +55,11 @@ enum Sample {
     Histogram(Box<HistogramSnapshot>),
 }
 
-/// Labels of a figure: names and values.
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
+/// A label of a figure: its name and its value.
+pub type Label<'a> = (&'a str, &'a str);
+
+/// Labels of a figure.
+pub type Labels<'a> = &'a [Label<'a>];
 
 impl Families {
     /// Adds a figure that only grows. `name` ends in `_total`.

@@ -27,6 +27,9 @@ pub trait CoreProbe: Send + Sync {
     /// Jobs in its mailbox.
     fn mailbox_depth(&self) -> usize;
 
+    /// Connections that it serves.
+    fn connections(&self) -> usize;
+
     /// Asks it to answer; waits as long as it takes.
     fn ping(&self) -> Pinged;
 }
@@ -42,6 +45,10 @@ impl<H: Hosted> CoreProbe for CoreHandle<H> {
 
     fn mailbox_depth(&self) -> usize {
         Self::mailbox_depth(self)
+    }
+
+    fn connections(&self) -> usize {
+        Self::connections(self)
     }
 
     fn ping(&self) -> Pinged {
@@ -89,8 +96,11 @@ impl Monitor {
 
     /// Adds a core and the figures of its shard.
     pub fn add_core(&mut self, core: impl CoreProbe + 'static, shard: Arc<ShardStats>) {
+        self.add_source(ShardSource {
+            core: core.core(),
+            stats: Arc::clone(&shard),
+        });
         self.cores.push(Box::new(core));
-        self.add_source(ShardSource(Arc::clone(&shard)));
         self.shards.push(shard);
     }
 
@@ -108,8 +118,7 @@ impl Monitor {
     pub(super) fn metrics(&self) -> String {
         let mut families = Families::default();
         for core in &self.cores {
-            let depth = core.mailbox_depth();
-            collect_core(core.core(), core.stats(), depth, &mut families);
+            collect_core(core.as_ref(), &mut families);
         }
         for source in &self.sources {
             source.collect(&mut families);

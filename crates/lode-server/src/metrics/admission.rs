@@ -2,10 +2,10 @@
 
 use lode_engine::{ShardStats, VolumeStats};
 
-use crate::metrics::Families;
+use crate::metrics::{Families, Label};
 
 /// Adds the figures of one shard's admission.
-pub(super) fn collect(stats: &ShardStats, into: &mut Families) {
+pub(super) fn collect(core: Label<'_>, stats: &ShardStats, into: &mut Families) {
     for (name, help, counter) in [
         (
             "lodestore_turn_waits_total",
@@ -23,12 +23,12 @@ pub(super) fn collect(stats: &ShardStats, into: &mut Families) {
             &stats.throttle_refusals,
         ),
     ] {
-        into.counter(name, help, &[], counter.read());
+        into.counter(name, help, &[core], counter.read());
     }
     for (name, help, gauge) in [
         (
             "lodestore_requests_in_flight",
-            "Requests in progress in the shards.",
+            "Requests in progress in the core's shard, those of other cores' clients included.",
             &stats.requests_in_flight,
         ),
         (
@@ -47,7 +47,7 @@ pub(super) fn collect(stats: &ShardStats, into: &mut Families) {
             &stats.requests_held,
         ),
     ] {
-        into.gauge(name, help, &[], gauge.read());
+        into.gauge(name, help, &[core], gauge.read());
     }
 }
 

@@ -1,13 +1,14 @@
 //! A core's account of itself.
 
 use lode_reactor::CoreStats;
-use lode_units::CoreId;
 
+use crate::http::CoreProbe;
 use crate::metrics::Families;
 
 /// Adds the figures of one core.
-pub(crate) fn collect(core: CoreId, stats: &CoreStats, mailbox_depth: usize, into: &mut Families) {
-    let core = core.to_string();
+pub(crate) fn collect(probe: &dyn CoreProbe, into: &mut Families) {
+    let core = probe.core().to_string();
+    let stats = probe.stats();
     let labels = &[("core", core.as_str())];
     let with = |name, value| [("core", core.as_str()), (name, value)];
 
@@ -50,7 +51,12 @@ pub(crate) fn collect(core: CoreId, stats: &CoreStats, mailbox_depth: usize, int
         (
             "lodestore_core_mailbox_jobs",
             "Jobs that wait in the core's mailbox.",
-            mailbox_depth as u64,
+            probe.mailbox_depth() as u64,
+        ),
+        (
+            "lodestore_core_connections",
+            "Connections that the core serves.",
+            probe.connections() as u64,
         ),
         (
             "lodestore_core_requests",

@@ -3,41 +3,53 @@
 use std::sync::Arc;
 
 use lode_engine::{
-    COUNTER_NAMES, OPERATION_NAMES, PoolStats, REASON_NAMES, SPACE_NAMES, ShardStats, VolumeStats,
+    COUNTER_NAMES, HAND_OFF_NAMES, OPERATION_NAMES, PoolStats, REASON_NAMES, SPACE_NAMES,
+    ShardStats, VolumeStats,
 };
 
-use crate::metrics::{Families, MetricsSource, admission};
+use lode_units::CoreId;
 
-/// The figures of one shard. Those of several shards are added up.
+use crate::metrics::{Families, Label, MetricsSource, admission};
+
+/// The figures of one core's shard. A request is counted on the core that it came in on; what
+/// concerns a volume is added up over the cores, and a pool's own figures come from its home.
 #[derive(Clone, Debug)]
-pub struct ShardSource(pub Arc<ShardStats>);
+pub struct ShardSource {
+    /// The core.
+    pub core: CoreId,
+    /// Its shard's figures.
+    pub stats: Arc<ShardStats>,
+}
 
 impl MetricsSource for ShardSource {
     fn collect(&self, into: &mut Families) {
-        collect_routes(&self.0, into);
-        collect_commands(&self.0, into);
-        admission::collect(&self.0, into);
-        for volume in self.0.volumes() {
+        let core = self.core.to_string();
+        let core = ("core", core.as_str());
+        collect_routes(core, &self.stats, into);
+        collect_commands(core, &self.stats, into);
+        collect_sharing(core, &self.stats, into);
+        admission::collect(core, &self.stats, into);
+        for volume in self.stats.volumes() {
             collect_volume(&volume, into);
         }
-        for pool in self.0.pools() {
+        for pool in self.stats.pools() {
             collect_pool(&pool, into);
         }
     }
 }
 
-fn collect_routes(stats: &ShardStats, into: &mut Families) {
+fn collect_routes(core: Label<'_>, stats: &ShardStats, into: &mut Families) {
     let name = "lodestore_completions_total";
     let help = "Completed requests: at once on the poller, or by the deferred stage and why.";
-    let inline = [("route", "inline"), ("reason", "none")];
+    let inline = [core, ("route", "inline"), ("reason", "none")];
     into.counter(name, help, &inline, stats.completions_inline.read());
     for ((_, reason), counter) in REASON_NAMES.iter().zip(&stats.completions_deferred) {
-        let labels = [("route", "deferred"), ("reason", *reason)];
+        let labels = [core, ("route", "deferred"), ("reason", *reason)];
         into.counter(name, help, &labels, counter.read());
     }
 }
 
-fn collect_commands(stats: &ShardStats, into: &mut Families) {
+fn collect_commands(core: Label<'_>, stats: &ShardStats, into: &mut Families) {
     for (name, help, counter) in [
         (
             "lodestore_fua_writes_total",
@@ -90,12 +102,28 @@ fn collect_commands(stats: &ShardStats, into: &mut Families) {
             &stats.range_waits,
         ),
     ] {
-        into.counter(name, help, &[], counter.read());
+        into.counter(name, help, &[core], counter.read());
     }
+}
+
+/// What cores do for each other.
+fn collect_sharing(core: Label<'_>, stats: &ShardStats, into: &mut Families) {
+    for (cause, counter) in HAND_OFF_NAMES.iter().zip(&stats.hand_offs) {
+        let help = "Requests of this core that the home of their pool carried out, by cause.";
+        let name = "lodestore_hand_offs_total";
+        into.counter(name, help, &[core, ("cause", *cause)], counter.read());
+    }
+    let help = "Extents that this core, as a pool's home, let other cores use by themselves.";
+    let granted = stats.leases_granted.read();
+    into.counter("lodestore_leases_granted_total", help, &[core], granted);
+    let help = "How often this core, as a pool's home, took such extents back.";
+    let recalls = stats.recalls.read();
+    into.counter("lodestore_lease_recalls_total", help, &[core], recalls);
 }
 
 fn collect_volume(stats: &VolumeStats, into: &mut Families) {
     admission::collect_limits(stats, into);
+    collect_volume_routes(stats, into);
     for (operation, figures) in OPERATION_NAMES.iter().zip(&stats.operations) {
         let latency = figures.latency.snapshot();
         // An operation that never happened has no series: a volume has six of them.
@@ -126,6 +154,27 @@ fn collect_volume(stats: &VolumeStats, into: &mut Families) {
             &labels,
             errors,
         );
+    }
+}
+
+/// A route that no request of the volume took has no series.
+fn collect_volume_routes(stats: &VolumeStats, into: &mut Families) {
+    let inline = ("inline", "none", &stats.completions_inline);
+    let deferred = REASON_NAMES.iter().zip(&stats.completions_deferred);
+    let deferred = deferred.map(|((_, reason), counter)| ("deferred", *reason, counter));
+    for (route, reason, counter) in [inline].into_iter().chain(deferred) {
+        let count = counter.read();
+        if count == 0 {
+            continue;
+        }
+        let labels = [
+            ("pool", stats.pool.as_str()),
+            ("volume", stats.volume.as_str()),
+            ("route", route),
+            ("reason", reason),
+        ];
+        let help = "Completed requests of the volume, by route and by why they were deferred.";
+        into.counter("lodestore_volume_completions_total", help, &labels, count);
     }
 }
 

@@ -56,8 +56,8 @@ fn the_metrics_are_well_formed() {
             "lodestore_core_wakes_total{core=\"0\",reason=\"signal\"} 0",
             "lodestore_core_wakes_spurious_total{core=\"0\"} 0",
             "lodestore_core_wake_latency_seconds_bucket{core=\"0\",le=\"+Inf\"}",
-            "lodestore_completions_total{route=\"inline\",reason=\"none\"}",
-            "lodestore_fua_writes_total 0",
+            "lodestore_completions_total{core=\"0\",route=\"inline\",reason=\"none\"}",
+            "lodestore_fua_writes_total{core=\"0\"} 0",
             "process_cpu_seconds_total ",
         ] {
             assert!(body.contains(name), "{name} in {body}");
