@@ -23,6 +23,7 @@ pub struct Site {
     folder: TempDir,
     pools: Vec<(String, String)>,
     creates_pools: bool,
+    cores: Option<usize>,
 }
 
 impl Site {
@@ -56,6 +57,7 @@ impl Site {
             folder,
             pools: vec![(POOL.to_owned(), device)],
             creates_pools: true,
+            cores: None,
         }
     }
 
@@ -74,6 +76,14 @@ impl Site {
     #[must_use]
     pub fn and_pool(mut self, name: &str, device: &str) -> Self {
         self.pools.push((name.to_owned(), device.to_owned()));
+        self
+    }
+
+    /// The same site with so many cores for each of its daemons, instead of one or what the
+    /// environment says.
+    #[must_use]
+    pub const fn on_cores(mut self, cores: usize) -> Self {
+        self.cores = Some(cores);
         self
     }
 
@@ -109,6 +119,20 @@ impl Site {
     #[must_use]
     pub fn start(&self) -> Daemon {
         match self.try_start() {
+            Ok(daemon) => daemon,
+            Err(failure) => panic!("the daemon did not start: {failure}"),
+        }
+    }
+
+    /// Starts a daemon on so many cores and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    #[must_use]
+    pub fn start_on_cores(&self, cores: usize) -> Daemon {
+        let mut command = self.command(READY, LOG);
+        command.args(["--cores", &cores.to_string()]);
+        match Daemon::start(command, self.folder()) {
             Ok(daemon) => daemon,
             Err(failure) => panic!("the daemon did not start: {failure}"),
         }
@@ -190,6 +214,9 @@ impl Site {
     fn configuration(&self) -> String {
         let create = self.creates_pools;
         let mut text = "[server]\ngrpc = [\"127.0.0.1:0\"]\nhttp = \"127.0.0.1:0\"\n".to_owned();
+        if let Some(cores) = self.cores {
+            writeln!(text, "\n[core]\ncores = {cores}").expect("a string takes everything");
+        }
         for (name, device) in &self.pools {
             write!(
                 text,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Parser;
 
-use crate::config::{Config, Listen, Poll};
+use crate::config::{Config, Cores, Listen, Poll};
 
 /// The Lodestore storage daemon.
 #[derive(Debug, Parser)]
@@ -54,6 +54,11 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "MODE", env = "LODESTORED_POLL")]
     pub(crate) poll: Option<Poll>,
 
+    /// Run on so many cores, or on these processors, instead of what is configured: 2, or 0,1, or
+    /// 4-7 (3-3 for one). Without either there is one core.
+    #[arg(long, value_name = "CORES", env = "LODESTORED_CORES")]
+    pub(crate) cores: Option<Cores>,
+
     /// Once everything serves, write the process id and the bound addresses to this file, as
     /// JSON.
     #[arg(long, value_name = "FILE")]
@@ -80,6 +85,9 @@ impl Cli {
         }
         if let Some(poll) = self.poll {
             config.core.poll = poll;
+        }
+        if let Some(cores) = &self.cores {
+            config.core.cores = cores.clone();
         }
         if let Some(filter) = &self.log {
             config.log.filter.clone_from(filter);
@@ -109,6 +117,8 @@ mod tests {
             "debug",
             "--poll",
             "interrupt",
+            "--cores",
+            "0,1",
         ];
         let config = Cli::parse_from(arguments)
             .configuration()
@@ -117,6 +127,7 @@ mod tests {
         assert_eq!(config.server.http, Listen::loopback(9464));
         assert_eq!(config.log.filter, "debug");
         assert_eq!(config.core.poll, Poll::Interrupt);
+        assert_eq!(config.core.cores, Cores::Processors(vec![0, 1]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The configuration: one TOML file, with environment and flags above it.
 
 mod check;
+mod cores;
 mod listen;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use clap::ValueEnum;
 use lode_reactor::PollMode;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use cores::Cores;
 pub(crate) use listen::Listen;
 
 /// Everything that the daemon can be told.
@@ -19,7 +21,7 @@ pub(crate) use listen::Listen;
 pub(crate) struct Config {
     /// Where it listens.
     pub(crate) server: Server,
-    /// How its core works.
+    /// How its cores work.
     pub(crate) core: Core,
     /// How much memory it takes.
     pub(crate) memory: Memory,
@@ -47,14 +49,13 @@ pub(crate) struct Server {
     pub(crate) stop_grace: Duration,
 }
 
-/// How the core works.
+/// How the cores work.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Core {
-    /// The operating system's processor that the core is pinned to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cpu: Option<usize>,
-    /// When it sleeps.
+    /// How many there are, or the operating system's processor that each is pinned to.
+    pub(crate) cores: Cores,
+    /// When a core sleeps.
     pub(crate) poll: Poll,
     /// How long it polls on after the last request or completion.
     #[serde(with = "humantime_serde")]
@@ -158,7 +159,7 @@ impl Default for Server {
 impl Default for Core {
     fn default() -> Self {
         Self {
-            cpu: None,
+            cores: Cores::default(),
             poll: Poll::default(),
             idle_budget: Duration::from_micros(200),
         }
@@ -240,6 +241,16 @@ mod tests {
         let config = Config::parse("[core]\npoll = 'interrupt'\n").expect("one key");
         assert_eq!(config.core.poll, Poll::Interrupt);
         assert_eq!(config.core.idle_budget, Duration::from_micros(200));
+        assert_eq!(config.core.cores, Cores::Count(1));
+    }
+
+    #[test]
+    fn cores_are_a_number_or_a_list_of_processors() {
+        let cores = |text| Config::parse(text).map(|config| config.core.cores);
+        assert_eq!(cores("[core]\ncores = 2\n"), Ok(Cores::Count(2)));
+        let list = Cores::Processors(vec![0, 1]);
+        assert_eq!(cores("[core]\ncores = [0, 1]\n"), Ok(list));
+        assert!(cores("[core]\ncores = 'all'\n").is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Controllers in use. Each is opened and brought up away from the core, which takes it over and
-//! opens a queue on it for each device that a pool names: several namespaces of one controller may
-//! belong to one pool or to several. The last device that goes takes its controller with it.
+//! Controllers in use. Each is opened and brought up away from the cores; one takes it over and
+//! opens a queue on it for each device that a pool names, and one more for every other core:
+//! several namespaces of one controller may belong to one pool or to several. The last device that
+//! goes takes its controller with it.
 
 mod figures;
 mod interrupt;
@@ -15,18 +16,18 @@ use lode_nvme::{
 };
 use lode_nvme_spec::log_page::HealthLog;
 use lode_server::{DeviceDetails, PoolManagerError};
-use lode_units::{Instant, MonotonicClock, NamespaceId};
+use lode_units::{CoreId, Instant, MonotonicClock, NamespaceId};
 
 use crate::any_bus::AnyBus;
 use crate::registry::Registry;
 
 pub(crate) use figures::QueueFigures;
-use figures::{ControllerFigures, saturated};
-pub(crate) use figures::{Devices, DevicesSource};
+use figures::{ControllerFigures, QueuePairs, saturated};
+pub(crate) use figures::{Devices, DevicesSource, PairFigures};
 pub(crate) use interrupt::Interrupt;
 pub(crate) use open::Opener;
 
-/// The queue of one device on the core.
+/// The queue of one device on one core.
 pub(crate) type Queue = NamespaceQueue<AnyBus>;
 
 /// A controller in use, as the core that polls it sees it.
@@ -37,12 +38,20 @@ pub(crate) struct Drive {
     controller: Controller<AnyBus>,
     /// When the controller itself wants to be polled, beside its queues.
     due: Instant,
-    interrupt: Interrupt,
+    site: Site,
     removal: Removal,
     registry: Arc<Registry>,
     figures: Arc<ControllerFigures>,
     /// The devices that are open on it.
     users: Vec<User>,
+}
+
+/// Where a controller lives.
+#[derive(Debug)]
+struct Site {
+    core: CoreId,
+    /// What wakes that core. The queues of other cores have no interrupt.
+    interrupt: Interrupt,
 }
 
 /// A device that is open on a controller.
@@ -53,6 +62,8 @@ struct User {
     /// What its pool calls it; empty before that is known.
     uuid: String,
     figures: Arc<QueueFigures>,
+    /// The queues of other cores.
+    more: Vec<Arc<QueueFigures>>,
 }
 
 /// A namespace of a controller in use, with a queue of its own. Its figures are what tells it from
@@ -70,7 +81,7 @@ impl Drive {
     fn new(
         name: String,
         controller: Controller<AnyBus>,
-        interrupt: Interrupt,
+        site: Site,
         registry: Arc<Registry>,
     ) -> Self {
         let figures = Arc::new(ControllerFigures::new(&name, controller.identity()));
@@ -79,7 +90,7 @@ impl Drive {
             name,
             controller,
             due: Instant::ZERO,
-            interrupt,
+            site,
             removal: Removal::NotRequested,
             registry,
             figures,
@@ -99,14 +110,21 @@ impl Drive {
             .position(|user| Arc::ptr_eq(&user.figures, device))
     }
 
-    /// Opens a device on this controller: the namespace that is `wanted`, or the first one that
-    /// can be used. Allocates; does not wait: the queue takes requests at once.
+    /// Whether the device with these figures is open here, with a queue for this core.
+    pub(crate) fn is_home_of(&self, device: &Arc<QueueFigures>) -> bool {
+        self.position(device).is_some() && device.core() == self.site.core
+    }
+
+    /// Opens a device on this controller, with a queue for the core `core`: the namespace that is
+    /// `wanted`, or the first one that can be used. Allocates; does not wait: the queue takes
+    /// requests at once.
     ///
     /// # Errors
     /// When there is no such namespace, it is open already, or the controller has no queue left.
     pub(crate) fn open(
         &mut self,
         device: &str,
+        core: CoreId,
         wanted: Option<NamespaceId>,
         opener: &Opener,
     ) -> Result<Device, PoolManagerError> {
@@ -123,42 +141,80 @@ impl Drive {
                 device: device.to_owned(),
             });
         }
+        let vector = self.site.interrupt.vector();
         let options = QueueOptions {
-            interrupt_vector: self.interrupt.vector(),
+            interrupt_vector: vector.filter(|_| core == self.site.core),
             ..opener.queue
         };
         let queue = self
             .controller
             .open_queue(namespace, options, &opener.space)
             .map_err(|error: NvmeError| failed(chain(&error)))?;
-        let figures = Arc::new(QueueFigures::new(device));
-        self.registry.devices().show_queue(Arc::clone(&figures));
+        let device = self.show(device, core, queue);
         self.users.push(User {
-            device: device.to_owned(),
+            device: device.name.clone(),
             namespace,
             uuid: String::new(),
-            figures: Arc::clone(&figures),
+            figures: Arc::clone(&device.figures),
+            more: Vec::new(),
         });
-        self.registry.show(device, self.details(""));
-        // The controller has a queue to create.
-        self.due = Instant::ZERO;
-        Ok(Device {
-            name: device.to_owned(),
-            queue,
-            figures,
+        self.registry.show(&device.name, self.details(""));
+        Ok(device)
+    }
+
+    /// Opens another queue, for the core `core`, on the device with these figures, if it is open
+    /// here. Allocates; does not wait.
+    pub(crate) fn open_more(
+        &mut self,
+        device: &Arc<QueueFigures>,
+        core: CoreId,
+        opener: &Opener,
+    ) -> Option<Result<Device, PoolManagerError>> {
+        let position = self.position(device)?;
+        let user = &self.users[position];
+        let (name, namespace) = (user.device.clone(), user.namespace);
+        let opened = self
+            .controller
+            .open_queue(namespace, opener.queue, &opener.space);
+        Some(match opened {
+            Ok(queue) => {
+                let device = self.show(&name, core, queue);
+                self.users[position].more.push(Arc::clone(&device.figures));
+                Ok(device)
+            }
+            Err(error) => Err(PoolManagerError::DeviceFailed {
+                device: name,
+                message: chain(&error),
+            }),
         })
     }
 
-    /// Forgets a device whose queue has been dropped, if it was open here; says whether any is
-    /// left.
+    /// Shows the figures of a queue that was opened for the core `core`.
+    fn show(&mut self, device: &str, core: CoreId, queue: Queue) -> Device {
+        let figures = Arc::new(QueueFigures::new(device, core));
+        self.registry.devices().show_queue(Arc::clone(&figures));
+        // The controller has a queue to create.
+        self.due = Instant::ZERO;
+        Device {
+            name: device.to_owned(),
+            queue,
+            figures,
+        }
+    }
+
+    /// Forgets a queue that has been dropped, and its device with the first of its queues, if it
+    /// was open here; says whether a device is left. The queues of other cores go first.
     pub(crate) fn close(&mut self, device: &Arc<QueueFigures>) -> Left {
         if let Some(position) = self.position(device) {
             let user = self.users.swap_remove(position);
             self.registry.hide(&user.device);
-            self.registry.devices().hide_queue(&user.figures);
-            // The controller has a queue to delete.
-            self.due = Instant::ZERO;
         }
+        for user in &mut self.users {
+            user.more.retain(|figures| !Arc::ptr_eq(figures, device));
+        }
+        self.registry.devices().hide_queue(device);
+        // The controller may have a queue to delete.
+        self.due = Instant::ZERO;
         if self.users.is_empty() {
             Left::None
         } else {
@@ -167,9 +223,9 @@ impl Drive {
     }
 
     /// Moves the controller on where it is due. Its queues let a device inside this process work.
-    pub(crate) fn poll(&mut self, now: Instant) -> Due {
+    pub(crate) fn poll(&mut self, now: Instant) {
         if now < self.due {
-            return Due::Not;
+            return;
         }
         self.controller.poll(now);
         self.due = self.controller.next_deadline();
@@ -180,8 +236,11 @@ impl Drive {
         while let Some(event) = self.controller.take_event() {
             self.note(&event);
         }
-        self.figures.set(&self.controller.stats());
-        Due::Now
+        let queue_pairs = QueuePairs {
+            granted: self.controller.queue_pairs_granted().into(),
+            used: self.users.iter().map(|user| 1 + user.more.len()).sum(),
+        };
+        self.figures.set(&self.controller.stats(), queue_pairs);
     }
 
     /// Takes the UUID by which a pool knows a device, if that is one of this controller's.
@@ -202,17 +261,17 @@ impl Drive {
 
     /// Whether a completion of its queues wakes the core that armed it.
     pub(crate) const fn wakes(&self) -> bool {
-        !matches!(self.interrupt, Interrupt::None)
+        !matches!(self.site.interrupt, Interrupt::None)
     }
 
     /// Has its queues signal completions. May enter the kernel.
     pub(crate) fn fire_interrupt(&mut self) {
-        self.interrupt.fire(self.controller.bus());
+        self.site.interrupt.fire(self.controller.bus());
     }
 
     /// Has its queues signal nothing. May enter the kernel.
     pub(crate) fn rest_interrupt(&mut self) {
-        self.interrupt.rest(self.controller.bus());
+        self.site.interrupt.rest(self.controller.bus());
     }
 
     /// Tells the device that it will be used no more, so that it keeps what it has cached.
@@ -258,15 +317,6 @@ impl Drive {
             ..details(&self.controller)
         }
     }
-}
-
-/// Whether the controller itself was polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// It was.
-    Now,
-    /// It had nothing to do.
-    Not,
 }
 
 /// Whether devices are open on a controller.

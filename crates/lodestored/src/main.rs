@@ -1,11 +1,12 @@
 //! `lodestored`: the daemon. Puts the parts together and names what stands behind their seams.
 //!
-//! Two threads do everything: the core, which polls devices and serves clients, and this one,
-//! which opens devices, serves HTTP and listens for signals.
+//! A thread for each core polls devices and serves clients; this one opens devices, serves HTTP and
+//! listens for signals.
 
 mod any_bus;
 mod cli;
 mod config;
+mod cores;
 mod daemon;
 mod device_name;
 mod drive;

@@ -1,7 +1,11 @@
 //! Opens, makes and closes pools: at the start, on request, and at the end.
 //!
-//! Controllers are brought up on threads of their own and polled by the core from then on; the pool
-//! is attached on the core, and whoever asked waits for it to serve. One change at a time.
+//! Controllers are brought up on threads of their own and polled by a core from then on. A pool is
+//! attached on its home first; whoever asked waits for it to serve there and to be a guest on every
+//! other core. One change at a time, which gives a pool the same index on every core.
+
+mod devices;
+mod guests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,32 +21,40 @@ use tokio::time::sleep;
 
 use crate::config;
 use crate::device_name::DeviceSpec as DeviceName;
-use crate::drive::{Device, Drive, Opener};
+use crate::drive::{Device, Opener};
 use crate::node::Node;
 use crate::registry::Registry;
 
 /// The keeper of the pools.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    core: CoreHandle<Node>,
+    cores: Vec<CoreHandle<Node>>,
     opener: Opener,
     open: Mutex<BTreeMap<String, OpenPool>>,
 }
 
 #[derive(Clone, Debug)]
 struct OpenPool {
-    index: PoolIndex,
+    place: Place,
     devices: Vec<String>,
     /// The request that made it, when it was made by one.
     request_id: Option<String>,
 }
 
+/// Where a pool lives.
+#[derive(Clone, Debug)]
+struct Place {
+    home: CoreHandle<Node>,
+    /// The same on every core.
+    index: PoolIndex,
+}
+
 type Result<T> = std::result::Result<T, PoolManagerError>;
 
 impl Pools {
-    pub(crate) fn new(core: CoreHandle<Node>, opener: Opener) -> Self {
+    pub(crate) fn new(cores: Vec<CoreHandle<Node>>, opener: Opener) -> Self {
         Self {
-            core,
+            cores,
             opener,
             open: Mutex::default(),
         }
@@ -53,11 +65,22 @@ impl Pools {
         &self.opener.registry
     }
 
+    /// The home of the next pool: the core that is home to the fewest, the first of them.
+    fn home(&self, open: &BTreeMap<String, OpenPool>) -> &CoreHandle<Node> {
+        let pools_of = |core: &&CoreHandle<Node>| {
+            let homes = open.values().map(|pool| pool.place.home.core());
+            homes.filter(|home| *home == core.core()).count()
+        };
+        let chosen = self.cores.iter().min_by_key(pools_of);
+        chosen.expect("the configuration has a core at least")
+    }
+
     /// Opens a pool of the configuration; makes it when it may and its devices are blank.
     pub(crate) async fn open_configured(&self, pool: &config::Pool) -> Result<()> {
         let mut open = self.open.lock().await;
-        let devices = self.open_devices(&pool.devices).await?;
-        let imported = self.attach_import(&pool.name, devices).await;
+        let home = self.home(&open);
+        let devices = self.open_devices(home, &pool.devices).await?;
+        let imported = self.attach_import(home, &pool.name, devices).await;
         let outcome = match imported {
             Err((devices, ExtentError::NotAPool { .. })) if pool.create => {
                 tracing::info!(pool = pool.name, "its devices hold no pool: making it");
@@ -65,14 +88,14 @@ impl Pools {
                     name: pool.name.clone(),
                     existing: ExistingPool::Refuse,
                 };
-                self.attach_new(devices, spec).await
+                self.attach_new(home, devices, spec).await
             }
             outcome => outcome,
         };
-        let index = self.kept(outcome).await?;
-        let found = self.identity(index).await?;
+        let place = self.kept(outcome).await?;
+        let found = self.identity(&place).await?;
         if found != pool.name {
-            self.close(index).await?;
+            self.close(&place).await?;
             let message = format!("its devices hold pool {found:?}");
             return Err(PoolManagerError::Internal { message });
         }
@@ -80,7 +103,7 @@ impl Pools {
         open.insert(
             pool.name.clone(),
             OpenPool {
-                index,
+                place,
                 devices,
                 request_id,
             },
@@ -102,18 +125,19 @@ impl Pools {
                 Err(PoolManagerError::PoolExists { name })
             };
         }
-        let devices = self.open_devices(&request.devices).await?;
+        let home = self.home(&open);
+        let devices = self.open_devices(home, &request.devices).await?;
         let spec = PoolSpec {
             name: name.clone(),
             existing: request.existing,
         };
-        let outcome = self.attach_new(devices, spec).await;
-        let index = self.kept(outcome).await?;
+        let outcome = self.attach_new(home, devices, spec).await;
+        let place = self.kept(outcome).await?;
         let (devices, request_id) = (request.devices, request.request_id);
         open.insert(
             name.clone(),
             OpenPool {
-                index,
+                place,
                 devices,
                 request_id,
             },
@@ -124,18 +148,19 @@ impl Pools {
     /// Takes the pool that the devices hold into use, under the name that it has.
     pub(crate) async fn import(&self, names: Vec<String>) -> Result<String> {
         let mut open = self.open.lock().await;
-        let devices = self.open_devices(&names).await?;
-        let outcome = self.attach_import("", devices).await;
-        let index = self.kept(outcome).await?;
-        let pool = self.identity(index).await?;
+        let home = self.home(&open);
+        let devices = self.open_devices(home, &names).await?;
+        let outcome = self.attach_import(home, "", devices).await;
+        let place = self.kept(outcome).await?;
+        let pool = self.identity(&place).await?;
         if open.contains_key(&pool) {
-            self.close(index).await?;
+            self.close(&place).await?;
             return Err(PoolManagerError::PoolExists { name: pool });
         }
         open.insert(
             pool.clone(),
             OpenPool {
-                index,
+                place,
                 devices: names,
                 request_id: None,
             },
@@ -149,7 +174,7 @@ impl Pools {
         let Some(pool) = open.get(&name).cloned() else {
             return Err(PoolManagerError::UnknownPool { name });
         };
-        self.close(pool.index).await?;
+        self.close(&pool.place).await?;
         open.remove(&name);
         self.registry().hide_pool(&name);
         Ok(())
@@ -187,85 +212,68 @@ impl Pools {
     /// Closes every pool cleanly, once the requests under way have ended.
     pub(crate) async fn close_all(&self, grace: Duration) {
         let deadline = self.opener.clock.now() + grace;
-        let stopped = self.core.call(Node::stop_admitting).await;
-        while stopped.is_ok() && self.opener.clock.now() < deadline {
-            match self.core.call(|node| node.requests_in_flight()).await {
-                Ok(0) | Err(_) => break,
-                Ok(_) => sleep(POLL_INTERVAL).await,
-            }
+        for core in &self.cores {
+            // A core that has ended has nothing under way.
+            let _stopped = core.call(Node::stop_admitting).await;
+        }
+        while self.requests_in_flight().await > 0 && self.opener.clock.now() < deadline {
+            sleep(POLL_INTERVAL).await;
         }
         let mut open = self.open.lock().await;
         for (name, pool) in std::mem::take(&mut *open) {
-            match self.close(pool.index).await {
+            match self.close(&pool.place).await {
                 Ok(()) => tracing::info!(pool = name, "closed"),
                 Err(error) => tracing::error!(pool = name, %error, "not closed cleanly"),
             }
         }
     }
 
-    /// Opens all devices or none.
-    async fn open_devices(&self, names: &[String]) -> Result<Vec<Device>> {
-        let mut devices = Vec::with_capacity(names.len());
-        for name in names {
-            match self.open_device(name).await {
-                Ok(device) => devices.push(device),
-                Err(error) => {
-                    self.let_go(devices).await;
-                    return Err(error);
-                }
-            }
+    /// Requests under way on all cores.
+    async fn requests_in_flight(&self) -> usize {
+        let mut sum = 0;
+        for core in &self.cores {
+            sum += core
+                .call(|node| node.requests_in_flight())
+                .await
+                .unwrap_or(0);
         }
-        Ok(devices)
+        sum
     }
 
-    /// Opens a device on its controller, which is brought up when it is not in use yet.
-    async fn open_device(&self, name: &str) -> Result<Device> {
-        let device = || name.to_owned();
-        let spec: DeviceName = name.parse().map_err(|message| {
-            let device = device();
-            PoolManagerError::InvalidDevice { device, message }
-        })?;
-        if self.registry().uses(name) {
-            return Err(PoolManagerError::DeviceInUse { device: device() });
-        }
-        if let Some(controller) = DeviceName::controller(name) {
-            let (opener, name, wanted) = (self.opener.clone(), device(), spec.namespace());
-            let opened = self
-                .core
-                .call(move |node| node.open(&controller, &name, wanted, &opener))
-                .await;
-            if let Some(opened) = opened.map_err(|_| PoolManagerError::Stopping)? {
-                return opened;
-            }
-        }
-        let (opener, owned) = (self.opener.clone(), device());
-        let opening = tokio::task::spawn_blocking(move || opener.open(&owned, &spec));
-        let (drive, device) = opening.await.map_err(|error| PoolManagerError::Internal {
-            message: error.to_string(),
-        })??;
-        let adopted = self.core.call(move |node| node.adopt(drive)).await;
-        adopted.map_err(|_| PoolManagerError::Stopping)?;
-        Ok(device)
-    }
-
-    async fn attach_import(&self, name: &str, devices: Vec<Device>) -> Attached {
+    async fn attach_import(
+        &self,
+        home: &CoreHandle<Node>,
+        name: &str,
+        devices: Vec<Device>,
+    ) -> Attached {
         let pool = Pool::import(&specs(&devices));
-        self.attach(name.to_owned(), devices, pool).await
+        self.attach(home, name.to_owned(), devices, pool).await
     }
 
-    async fn attach_new(&self, devices: Vec<Device>, spec: PoolSpec) -> Attached {
+    async fn attach_new(
+        &self,
+        home: &CoreHandle<Node>,
+        devices: Vec<Device>,
+        spec: PoolSpec,
+    ) -> Attached {
         let name = spec.name.clone();
         let now = WallClock.unix_seconds();
         match Pool::create(spec, &specs(&devices), &mut SystemRandom, now) {
-            Ok(pool) => self.attach(name, devices, pool).await,
+            Ok(pool) => self.attach(home, name, devices, pool).await,
             Err(error) => Err((devices, error)),
         }
     }
 
-    /// Attaches a pool and waits until it serves. Gives the devices back when it does not.
-    async fn attach(&self, name: String, devices: Vec<Device>, pool: Pool) -> Attached {
-        let attached = self
-            .core
+    /// Attaches a pool at home and waits until it serves there. Gives the devices back when it does
+    /// not.
+    async fn attach(
+        &self,
+        home: &CoreHandle<Node>,
+        name: String,
+        devices: Vec<Device>,
+        pool: Pool,
+    ) -> Attached {
+        let attached = home
             .call(move |node| node.attach(&name, devices, pool))
             .await;
         let Ok(index) = attached else {
@@ -273,25 +281,32 @@ impl Pools {
         };
         let deadline = self.opener.clock.now() + START_LIMIT;
         loop {
-            match self.core.call(move |node| node.pool_state(index)).await {
+            match home.call(move |node| node.pool_state(index)).await {
                 Ok(Some(PoolState::Starting)) if self.opener.clock.now() < deadline => {
                     sleep(POLL_INTERVAL).await;
                 }
-                Ok(Some(PoolState::Ready)) => return Ok(index),
+                Ok(Some(PoolState::Ready)) => {
+                    let home = home.clone();
+                    return Ok(Place { home, index });
+                }
                 Ok(Some(PoolState::Failed(error))) => {
-                    return Err((self.detach(index).await, error));
+                    let detach = move |node: &mut Node| node.detach(index);
+                    let devices = self.until_detached(home, detach).await;
+                    return Err((devices.unwrap_or_default(), error));
                 }
                 Ok(_) | Err(_) => return Err((Vec::new(), ExtentError::NotReady)),
             }
         }
     }
 
-    /// The index of a pool that serves; the devices of one that does not are let go of.
-    async fn kept(&self, outcome: Attached) -> Result<PoolIndex> {
+    /// The place of a pool that serves, on every core from now on; the devices of one that does not
+    /// are let go of.
+    async fn kept(&self, outcome: Attached) -> Result<Place> {
         match outcome {
-            Ok(index) => {
-                self.identity(index).await?;
-                Ok(index)
+            Ok(place) => {
+                self.identity(&place).await?;
+                self.attach_guests(&place).await?;
+                Ok(place)
             }
             Err((devices, error)) => {
                 self.let_go(devices).await;
@@ -300,61 +315,61 @@ impl Pools {
         }
     }
 
-    /// The name of a pool that serves; shows its UUID.
-    async fn identity(&self, index: PoolIndex) -> Result<String> {
-        let identity = self.core.call(move |node| node.pool_identity(index)).await;
-        let identity = identity.ok().flatten().ok_or(PoolManagerError::Stopping)?;
+    /// The name of a pool that serves; shows its UUID and those of its devices.
+    async fn identity(&self, place: &Place) -> Result<String> {
+        let index = place.index;
+        let identity = place.home.call(move |node| node.pool_identity(index)).await;
+        let identity = identity.ok().flatten();
+        let (identity, devices) = identity.ok_or(PoolManagerError::Stopping)?;
+        let uuids = identity.device_uuids.iter().map(ToString::to_string);
+        let devices: Arc<[_]> = devices.into_iter().zip(uuids).collect();
+        for core in &self.cores {
+            let devices = Arc::clone(&devices);
+            let told = core.call(move |node| node.take_uuids(&devices)).await;
+            told.map_err(|_| PoolManagerError::Stopping)?;
+        }
         let name = identity.name;
         self.registry().show_pool(&name, identity.uuid.to_string());
         Ok(name)
     }
 
-    async fn close(&self, index: PoolIndex) -> Result<()> {
-        let stopping = |_| PoolManagerError::Stopping;
-        self.core
-            .call(move |node| node.export(index))
-            .await
-            .map_err(stopping)?;
-        let devices = self.detach(index).await;
-        if devices.is_empty() {
-            let message = "the pool did not close in time".to_owned();
-            return Err(PoolManagerError::Internal { message });
-        }
-        self.let_go(devices).await;
+    /// Takes a pool off every core, its home last, and lets go of its devices.
+    async fn close(&self, place: &Place) -> Result<()> {
+        self.detach_guests(place).await?;
+        let index = place.index;
+        let exported = place.home.call(move |node| node.export(index)).await;
+        exported.map_err(|_| PoolManagerError::Stopping)?;
+        let detach = move |node: &mut Node| node.detach(index);
+        let devices = self.until_detached(&place.home, detach).await;
+        self.let_go(devices.ok_or_else(not_closed)?).await;
         Ok(())
     }
 
-    /// Takes a pool that is closing or failed off the core; nothing when that takes too long.
-    async fn detach(&self, index: PoolIndex) -> Vec<Device> {
+    /// Takes a pool that is closing or failed off a core; `None` when that takes too long.
+    async fn until_detached(
+        &self,
+        core: &CoreHandle<Node>,
+        detach: impl Fn(&mut Node) -> Option<Vec<Device>> + Copy + Send + 'static,
+    ) -> Option<Vec<Device>> {
         let deadline = self.opener.clock.now() + START_LIMIT;
         while self.opener.clock.now() < deadline {
-            match self.core.call(move |node| node.detach(index)).await {
-                Ok(Some(devices)) => return devices,
+            match core.call(detach).await {
+                Ok(Some(devices)) => return Some(devices),
                 Ok(None) => sleep(POLL_INTERVAL).await,
                 Err(_) => break,
             }
         }
-        Vec::new()
-    }
-
-    /// Closes devices, and shuts the controllers down on which none is left.
-    async fn let_go(&self, devices: Vec<Device>) {
-        // Their queues go first: nothing of them is in flight any more.
-        let gone: Vec<_> = devices.into_iter().map(|device| device.figures).collect();
-        let Ok(drives) = self.core.call(move |node| node.close(&gone)).await else {
-            return;
-        };
-        let clock = self.opener.clock;
-        let shut_down = move |drive: Drive| drive.shut_down(&clock);
-        let closing = tokio::task::spawn_blocking(move || drives.into_iter().for_each(shut_down));
-        if let Err(error) = closing.await {
-            tracing::error!(%error, "letting go of devices failed");
-        }
+        None
     }
 }
 
 /// A pool that serves, or its devices and why it does not.
-type Attached = std::result::Result<PoolIndex, (Vec<Device>, ExtentError)>;
+type Attached = std::result::Result<Place, (Vec<Device>, ExtentError)>;
+
+fn not_closed() -> PoolManagerError {
+    let message = "the pool did not close in time".to_owned();
+    PoolManagerError::Internal { message }
+}
 
 fn specs(devices: &[Device]) -> Vec<DeviceSpec> {
     devices

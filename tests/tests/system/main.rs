@@ -7,6 +7,7 @@ mod data;
 mod full_pool;
 mod image;
 mod life;
+mod many_cores;
 mod observability;
 mod retry;
 mod sharing;

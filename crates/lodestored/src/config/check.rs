@@ -5,6 +5,7 @@ use std::fmt;
 
 use lode_units::limits::{NAME_LENGTH_MAX_BYTES, POOL_DEVICES_MAX};
 
+use super::cores::available_processors;
 use super::{Config, Memory, Pool, Server};
 use crate::device_name::DeviceSpec;
 
@@ -28,6 +29,10 @@ impl Config {
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         check_server(&self.server, &mut problems);
+        if let Some(reason) = self.core.cores.problem(&available_processors()) {
+            let place = "core.cores".to_owned();
+            problems.push(Problem { place, reason });
+        }
         check_memory(&self.memory, &mut problems);
         let mut names = BTreeSet::new();
         let mut devices = BTreeSet::new();
@@ -161,6 +166,8 @@ mod tests {
             [server]
             grpc = ['0.0.0.0:7070']
             http = '[::]:9464'
+            [core]
+            cores = [0, 0]
             [memory]
             small_buffers = 0
             [[pool]]
@@ -179,6 +186,7 @@ mod tests {
         let expected = [
             "server.grpc",
             "server.http",
+            "core.cores",
             "memory.small_buffers",
             "pool[0].name",
             "pool[0].devices",

@@ -4,10 +4,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lode_block::Operation;
+use lode_engine::PoolIndex;
 use lode_nvme::{ControllerIdentity, ControllerStats, QueueStats, operation_index};
 use lode_nvme_spec::log_page::HealthLog;
 use lode_server::{Families, MetricsSource};
 use lode_stats::Gauge;
+use lode_units::CoreId;
 
 /// The figures of one controller. The core sets them, the scrape reads them.
 #[derive(Debug)]
@@ -17,19 +19,41 @@ pub(crate) struct ControllerFigures {
     counters: [Gauge; CONTROLLER_COUNTERS.len()],
     health: [Gauge; HEALTH.len()],
     has_health: Gauge,
+    queue_pairs_granted: Gauge,
+    queue_pairs_used: Gauge,
 }
 
-/// The figures of one device's queue. The core sets them, the scrape reads them.
+/// The I/O queue pairs of a controller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuePairs {
+    /// As many as it granted.
+    pub(crate) granted: usize,
+    /// As many as are open.
+    pub(crate) used: usize,
+}
+
+/// The figures of one core's queue on a device. The core sets them, the scrape reads them.
 #[derive(Debug)]
 pub(crate) struct QueueFigures {
     device: String,
+    core: CoreId,
     counters: [Gauge; QUEUE_COUNTERS.len()],
     media_failures: [Gauge; MEDIA_OPERATIONS.len()],
+}
+
+/// How many queue pairs a core has of its own for a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct PairFigures {
+    pub(crate) pool: PoolIndex,
+    pub(crate) name: String,
+    pub(crate) core: CoreId,
+    pub(crate) count: usize,
 }
 
 /// The controllers and queues whose figures are shown.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
+    pairs: Mutex<Vec<PairFigures>>,
     controllers: Mutex<Vec<Arc<ControllerFigures>>>,
     queues: Mutex<Vec<Arc<QueueFigures>>>,
 }
@@ -46,11 +70,15 @@ impl ControllerFigures {
             counters: [const { Gauge::new() }; CONTROLLER_COUNTERS.len()],
             health: [const { Gauge::new() }; HEALTH.len()],
             has_health: Gauge::new(),
+            queue_pairs_granted: Gauge::new(),
+            queue_pairs_used: Gauge::new(),
         }
     }
 
     /// Copies what the controller has counted.
-    pub(crate) fn set(&self, stats: &ControllerStats) {
+    pub(crate) fn set(&self, stats: &ControllerStats, queue_pairs: QueuePairs) {
+        self.queue_pairs_granted.set(queue_pairs.granted as u64);
+        self.queue_pairs_used.set(queue_pairs.used as u64);
         for (gauge, (_, _, read)) in self.counters.iter().zip(&CONTROLLER_COUNTERS) {
             gauge.set(read(stats));
         }
@@ -72,6 +100,12 @@ impl ControllerFigures {
         let help = "1 where doorbells are rung in memory, and registers only when asked for.";
         let uses = self.uses_shadow_doorbells.read();
         into.gauge("lodestore_nvme_shadow_doorbells", help, &labels, uses);
+        let help = "I/O queue pairs that the controller granted.";
+        let name = "lodestore_nvme_queue_pairs_granted";
+        into.gauge(name, help, &labels, self.queue_pairs_granted.read());
+        let help = "I/O queue pairs in use: one for each device on each core that has its own.";
+        let name = "lodestore_nvme_queue_pairs_used";
+        into.gauge(name, help, &labels, self.queue_pairs_used.read());
         if self.has_health.read() == 0 {
             return;
         }
@@ -82,13 +116,19 @@ impl ControllerFigures {
 }
 
 impl QueueFigures {
-    /// No figures yet, for the device of this name.
-    pub(crate) fn new(device: &str) -> Self {
+    /// No figures yet, for the queue of a core on the device of this name.
+    pub(crate) fn new(device: &str, core: CoreId) -> Self {
         Self {
             device: device.to_owned(),
+            core,
             counters: [const { Gauge::new() }; QUEUE_COUNTERS.len()],
             media_failures: [const { Gauge::new() }; MEDIA_OPERATIONS.len()],
         }
+    }
+
+    /// The core whose queue it is.
+    pub(crate) const fn core(&self) -> CoreId {
+        self.core
     }
 
     /// Copies what the queue has counted.
@@ -110,12 +150,14 @@ impl QueueFigures {
 
     fn collect(&self, into: &mut Families) {
         let device = ("device", self.device.as_str());
+        let core = self.core.to_string();
+        let core = ("core", core.as_str());
         for (gauge, (name, help, _)) in self.counters.iter().zip(&QUEUE_COUNTERS) {
-            into.counter(name, help, &[device], gauge.read());
+            into.counter(name, help, &[core, device], gauge.read());
         }
         for (gauge, operation) in self.media_failures.iter().zip(MEDIA_OPERATIONS) {
             let help = "Commands that the media failed, by what they were to do.";
-            let labels = [device, ("operation", operation)];
+            let labels = [core, device, ("operation", operation)];
             let name = "lodestore_nvme_media_failures_total";
             into.counter(name, help, &labels, gauge.read());
         }
@@ -131,6 +173,16 @@ impl Devices {
     /// Stops to show a controller.
     pub(crate) fn hide_controller(&self, figures: &Arc<ControllerFigures>) {
         held(&self.controllers).retain(|other| !Arc::ptr_eq(other, figures));
+    }
+
+    /// Begins to show how many queue pairs a core has for a pool.
+    pub(crate) fn show_pairs(&self, pairs: PairFigures) {
+        held(&self.pairs).push(pairs);
+    }
+
+    /// Stops to show how many queue pairs the cores have for a pool.
+    pub(crate) fn hide_pairs(&self, pool: PoolIndex) {
+        held(&self.pairs).retain(|pairs| pairs.pool != pool);
     }
 
     /// Begins to show a device's queue.
@@ -159,6 +211,14 @@ impl MetricsSource for DevicesSource {
         let controllers = held(&self.0.controllers).clone();
         for figures in queues {
             figures.collect(into);
+        }
+        for pairs in held(&self.0.pairs).iter() {
+            let core = pairs.core.to_string();
+            let labels = [("core", core.as_str()), ("pool", pairs.name.as_str())];
+            let help = "Queue pairs of the core's own for the pool; without any, it sends every \
+                        request to the pool's home.";
+            let name = "lodestore_core_queue_pairs";
+            into.gauge(name, help, &labels, pairs.count as u64);
         }
         for figures in controllers {
             figures.collect(into);

@@ -6,9 +6,9 @@ use lode_bus::{DmaMemory, IovaSpace};
 use lode_nvme::{Controller, ControllerOptions, NvmeError, QueueOptions};
 use lode_reactor::Signal;
 use lode_server::PoolManagerError;
-use lode_units::MonotonicClock;
+use lode_units::{CoreId, MonotonicClock};
 
-use super::{Device, Drive, Interrupt, chain};
+use super::{Device, Drive, Interrupt, Site, chain};
 use crate::any_bus::AnyBus;
 use crate::device_name::DeviceSpec;
 use crate::registry::Registry;
@@ -22,8 +22,8 @@ pub(crate) struct Opener {
     pub(crate) memories: Arc<[DmaMemory]>,
     pub(crate) clock: MonotonicClock,
     pub(crate) registry: Arc<Registry>,
-    /// Where interrupts go; `None` for a core that only polls.
-    pub(crate) signal: Option<Arc<Signal>>,
+    /// Whether controllers wake their cores; not where cores only poll.
+    pub(crate) uses_interrupts: bool,
     /// How controllers are driven.
     pub(crate) controller: ControllerOptions,
     /// How their queues are made, apart from the interrupt.
@@ -31,14 +31,17 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// Opens and brings up the controller of the device called `name`, and the device on it.
-    /// Blocks, for the deadlines of bring-up at most.
+    /// Opens and brings up the controller of the device called `name`, which is to live on the core
+    /// `core` with this signal, and the device on it with a queue for that core. Blocks, for the
+    /// deadlines of bring-up at most.
     ///
     /// # Errors
     /// Why it cannot be used. The controller is shut down again.
     pub(crate) fn open(
         &self,
         name: &str,
+        core: CoreId,
+        signal: &Arc<Signal>,
         spec: &DeviceSpec,
     ) -> Result<(Drive, Device), PoolManagerError> {
         let bus = spec.open(name, self.clock)?;
@@ -48,11 +51,13 @@ impl Opener {
         };
         let mut controller =
             Controller::new(bus, self.controller.clone(), &self.space).map_err(failed)?;
-        let interrupt = Interrupt::prepare(controller.bus(), self.signal.as_ref());
+        let signal = Some(signal).filter(|_| self.uses_interrupts);
+        let interrupt = Interrupt::prepare(controller.bus(), signal);
         self.bring_up(&mut controller).map_err(failed)?;
+        let site = Site { core, interrupt };
         let common = DeviceSpec::controller(name).unwrap_or_else(|| name.to_owned());
-        let mut drive = Drive::new(common, controller, interrupt, Arc::clone(&self.registry));
-        match self.open_first(&mut drive, name, spec) {
+        let mut drive = Drive::new(common, controller, site, Arc::clone(&self.registry));
+        match self.open_first(&mut drive, name, core, spec) {
             Ok(device) => Ok((drive, device)),
             Err(error) => {
                 drive.shut_down(&self.clock);
@@ -66,9 +71,10 @@ impl Opener {
         &self,
         drive: &mut Drive,
         name: &str,
+        core: CoreId,
         spec: &DeviceSpec,
     ) -> Result<Device, PoolManagerError> {
-        let device = drive.open(name, spec.namespace(), self)?;
+        let device = drive.open(name, core, spec.namespace(), self)?;
         if let Err(error) = drive.controller.settle(&self.clock) {
             drive.close(&device.figures);
             return Err(PoolManagerError::DeviceFailed {

@@ -15,7 +15,7 @@ use lode_units::{BlockSize, Clock, MonotonicClock, Random, SeededRandom};
 
 use super::Node;
 use crate::config::{self, Config, Poll};
-use crate::daemon::{Started, start_core};
+use crate::cores::{self, Started};
 use crate::pools::Pools;
 
 /// Runs `make`'s future on the core and returns its result.
@@ -134,9 +134,11 @@ fn run(poll: Poll, device: &str, requests: u64) -> std::sync::Arc<CoreStats> {
         .build()
         .expect("a runtime");
     let work = async {
+        let started = cores::start(&config).await.expect("a core");
         let Started {
-            core, mut opener, ..
-        } = start_core(&config).expect("a core");
+            cores, mut opener, ..
+        } = started;
+        let core = cores.first().expect("one core").clone();
         opener.controller = ControllerOptions {
             watch_interval: NEVER,
             health_interval: None,
@@ -146,7 +148,7 @@ fn run(poll: Poll, device: &str, requests: u64) -> std::sync::Arc<CoreStats> {
             command_timeout: NEVER,
             ..opener.queue
         };
-        let pools = Pools::new(core.clone(), opener);
+        let pools = Pools::new(cores, opener);
         let pool = config::Pool {
             name: "tank".to_owned(),
             devices: vec![device.to_owned()],
