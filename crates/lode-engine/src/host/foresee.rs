@@ -86,9 +86,10 @@ impl<D: BlockDevice> PoolHost<D> {
     }
 
     /// The limits that a request to the volume is subject to: none where there are none, or where
-    /// the volume is about to go and its requests only have to be told.
+    /// volume or pool are about to go and their requests only have to be told.
     pub(crate) fn throttle(&self, handle: VolumeHandle) -> Option<&Throttle> {
-        let volume = self.volume(handle).filter(|volume| !volume.is_closing)?;
+        let is_going = |volume: &&Volume| volume.is_closing || self.is_exporting;
+        let volume = self.volume(handle).filter(|volume| !is_going(volume))?;
         Some(&*volume.throttle).filter(|throttle| throttle.is_limited())
     }
 

@@ -289,6 +289,23 @@ fn a_deleted_volume_ends_the_requests_that_wait_for_its_limit() {
 }
 
 #[test]
+fn an_exported_pool_ends_the_requests_that_wait_for_a_limit() {
+    let mut rig = rig(ShardLimits::default());
+    let volume = limited(&mut rig, "v", operations(1));
+    submit_reads(&mut rig, volume, 5);
+    pass(&mut rig, 1);
+    let pool = rig.pool;
+    rig.shard.export(pool);
+    rig.poll();
+    let ended: Vec<_> = rig
+        .harvest()
+        .into_iter()
+        .map(|(_, result)| result)
+        .collect();
+    assert_eq!(ended, vec![Err(IoError::PoolUnavailable); 4]);
+}
+
+#[test]
 fn a_stopping_shard_refuses_what_waits_for_a_limit() {
     let mut rig = rig(ShardLimits::default());
     let volume = limited(&mut rig, "v", operations(1));
