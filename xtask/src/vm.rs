@@ -2,12 +2,12 @@
 //! emulation.
 //!
 //! Owns: [`run`], the tests, and [`bench`], the speed of the driver. Both get QEMU and a guest
-//! kernel ([`kit`]), build the guest's programs statically (its init, package `lode-vm-guest`; for
-//! the tests the daemon and its command line), pack everything ([`initramfs`], [`modules`]), start
-//! one guest after the other ([`guests`]) and talk to each over sockets ([`machine`], [`monitor`])
-//! until it has run its scenarios. One line for each scenario or figure. Main thread; blocks; every
-//! guest has a time limit and is ended on every way out; what is kept lies below the target
-//! directory.
+//! kernel ([`kit`]), build the guest's programs ([`programs`]: its init, package `lode-vm-guest`;
+//! for the tests the daemon and its command line), pack everything ([`initramfs`], [`modules`]),
+//! start one guest after the other ([`guests`]) and talk to each over sockets ([`machine`],
+//! [`monitor`]) until it has run its scenarios. One line for each scenario or figure. Main thread;
+//! blocks; every guest has a time limit and is ended on every way out; what is kept lies below the
+//! target directory.
 //!
 //! Where QEMU or the kernel cannot be had the command says so, runs nothing and succeeds:
 //! whoever needs the proof looks for the line `vm-test: ok`.
@@ -20,19 +20,19 @@ mod kit;
 mod machine;
 mod modules;
 mod monitor;
+mod programs;
 mod qemu;
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process;
 use crate::workspace::Workspace;
 use guests::{Emulation, GUESTS, Guest, IOMMUFD, Plan};
-use initramfs::Program;
 use kit::Kit;
 use machine::{Machine, Outcome, Voice};
 use modules::Module;
+use programs::{Build, Profile};
 
 /// Runs every scenario, or those of the guests and scenarios named, on Debian's kernel or on the
 /// one in the file `kernel`. Blocks for some minutes.
@@ -54,7 +54,12 @@ pub(crate) fn run(workspace: &Workspace, names: &[String], kernel: Option<&Path>
         }
     };
     let features: &[&str] = if kernel.is_some() { &["iommufd"] } else { &[] };
-    let programs = build_programs(workspace, PROGRAMS, features, Profile::Debug)?;
+    let build = Build {
+        directory: &directory,
+        features,
+        profile: Profile::Debug,
+    };
+    let programs = build.run(workspace, PROGRAMS)?;
     let image = directory.join("initramfs.cpio");
     initramfs::write(&image, &programs, &load_modules(&kit)?)?;
     let mut failed = Vec::new();
@@ -139,59 +144,6 @@ fn choose(names: &[String]) -> Result<Vec<Plan>> {
         .collect())
 }
 
-/// How the guest's programs are built. Either way every instruction is emulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Profile {
-    /// A little optimised: for tests.
-    Debug,
-    /// As the daemon is released: for measuring.
-    Release,
-}
-
-/// Builds the guest's programs: static, so that the guest needs no libraries.
-fn build_programs(
-    workspace: &Workspace,
-    programs: &[(&'static str, &str)],
-    features: &[&str],
-    profile: Profile,
-) -> Result<Vec<Program>> {
-    let mut cargo = workspace.cargo();
-    cargo.args(["build", "--locked", "--quiet"]);
-    for feature in features {
-        cargo.args(["--features", feature]);
-    }
-    for (_, package) in programs {
-        cargo.args(["--package", package]);
-    }
-    cargo.args([
-        "--target",
-        TARGET,
-        "--config",
-        &format!("target.{TARGET}.rustflags=[\"-Ctarget-feature=+crt-static\"]"),
-    ]);
-    let (options, directory) = match profile {
-        Profile::Debug => (
-            &[
-                "--config",
-                "profile.dev.opt-level=1",
-                "--config",
-                "profile.dev.strip=true",
-            ][..],
-            "debug",
-        ),
-        Profile::Release => (
-            &["--release", "--config", "profile.release.strip=true"][..],
-            "release",
-        ),
-    };
-    process::run(cargo.args(options))?;
-    let built = workspace.target.join(TARGET).join(directory);
-    Ok(programs
-        .iter()
-        .map(|(place, package)| (*place, built.join(package)))
-        .collect())
-}
-
 /// What the guest needs of a kernel that does not have everything built in.
 fn load_modules(kit: &Kit) -> Result<Vec<Module>> {
     match &kit.modules {
@@ -230,7 +182,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("bin/lodestored", "lodestored"),
     ("bin/lodectl", "lodectl"),
 ];
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// What the guest kernel does not have built in.
 const MODULES: &[&str] = &["vfio_iommu_type1", "vfio_pci"];
 

@@ -86,8 +86,8 @@ pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// How often [`pause`] is called before something counts as never coming: ten seconds.
-pub(crate) const WAIT_STEPS: usize = 500;
+/// How often [`pause`] is called before something counts as never coming: half a minute.
+pub(crate) const WAIT_STEPS: usize = 1500;
 /// The kernel's own bound for one record.
 const RECORD_MAX_BYTES: usize = 8192;
 const RECORDS_MAX: usize = 1 << 20;

@@ -3,8 +3,9 @@
 //! scenario's name it runs that.
 //!
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
-//! controller behind VFIO; [`service`], the daemon; [`user`], one without privileges; [`kernel`],
-//! the kernel's own driver and its log; [`watch`], what a scenario hangs in; [`scenarios`];
+//! controller behind VFIO; [`service`], the daemon, with [`lodectl`], [`remote`] and [`metrics`]
+//! for its clients; [`user`], one without privileges; [`kernel`], the kernel's own driver and its
+//! log; [`network`], the loopback interface; [`watch`], what a scenario hangs in; [`scenarios`];
 //! [`bench`], the driver's speed.
 //! Started by `cargo xtask vm-test` and `vm-bench`; of no use outside a guest, and says so.
 
@@ -18,7 +19,11 @@ mod bench;
 mod host;
 mod init;
 mod kernel;
+mod lodectl;
+mod metrics;
+mod network;
 mod pattern;
+mod remote;
 mod rig;
 mod scenarios;
 mod service;

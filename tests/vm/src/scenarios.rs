@@ -6,14 +6,17 @@
 
 mod bring_up;
 mod daemon;
+mod damage;
 mod data;
 mod device_node;
 mod errors;
 mod events;
 mod groundwork;
+mod hang;
 mod interrupts;
 mod isolation;
 mod lifecycle;
+mod pools;
 mod raw_proof;
 mod removal;
 mod sleep;
@@ -59,6 +62,13 @@ const SCENARIOS: &[Scenario] = &[
     ("unprivileged-daemon", user_daemon::unprivileged_daemon),
     ("device-node", device_node::device_node),
     ("daemon-sleep", sleep::sleep),
+    ("daemon-namespaces", pools::namespaces),
+    ("daemon-write-cache", pools::write_cache),
+    ("daemon-media-error", damage::data),
+    ("daemon-bad-superblock", damage::superblock),
+    ("daemon-bad-journal", damage::journal),
+    ("daemon-hang", hang::hang),
+    ("daemon-reset", hang::reset),
 ];
 
 /// Code that a scenario starts in a process of its own.

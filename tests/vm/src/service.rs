@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kernel::{self, WAIT_STEPS};
+use crate::network;
 
 /// A daemon that serves. Dropping it kills it.
 pub(crate) struct Daemon {
@@ -34,8 +35,7 @@ impl Daemon {
 
     /// Starts the daemon that `command` stands for and waits until it has made the file `ready`.
     pub(crate) fn serve(command: &mut Command, ready: &str) -> Result<Self> {
-        // The loopback interface is still down; its address can be bound all the same.
-        fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1")?;
+        network::bring_loopback_up()?;
         if fs::exists(ready)? {
             fs::remove_file(ready)?;
         }

@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use super::guests::{Disk, Emulation, Guest, Plan};
 use super::kit::Kit;
 use super::machine::Voice;
-use super::{Profile, build_programs, carry_out, initramfs, load_modules};
+use super::programs::{Build, Profile};
+use super::{carry_out, initramfs, load_modules};
 use crate::workspace::Workspace;
 
 /// Builds the guest's program for release and measures. Blocks for minutes.
@@ -30,7 +31,12 @@ pub(crate) fn run(workspace: &Workspace, json: bool) -> Result<()> {
             return Ok(());
         }
     };
-    let program = build_programs(workspace, PROGRAM, &[], Profile::Release)?;
+    let build = Build {
+        directory: &directory,
+        features: &[],
+        profile: Profile::Release,
+    };
+    let program = build.run(workspace, PROGRAM)?;
     let image = directory.join("bench.cpio");
     initramfs::write(&image, &program, &load_modules(&kit)?)?;
     let voice = Voice {

@@ -3,6 +3,7 @@
 //! The scenarios themselves are in `tests/vm`; addresses, identifiers and the bad block here are
 //! the ones that they rely on.
 
+use std::ops::Range;
 use std::path::Path;
 
 /// One guest.
@@ -42,22 +43,25 @@ pub(super) enum Emulation {
 pub(super) struct Disk {
     /// The name by which a device takes it.
     pub(super) node: &'static str,
+    /// The file behind it. Several disks may be ways to one file.
+    pub(super) file: &'static str,
     pub(super) mebibytes: u64,
     /// What is wrong with it.
     pub(super) fault: Fault,
 }
 
 /// What is wrong with a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Nothing.
     None,
     /// Nothing; but it holds a file system when the guest starts.
     Used,
-    /// Reads of the bad block fail.
-    Read,
-    /// Writes of the bad block fail.
-    Write,
+    /// These accesses to these blocks of 512 bytes fail.
+    Bad {
+        accesses: &'static [&'static str],
+        blocks: Range<u64>,
+    },
     /// Nothing by itself; the monitor can hold its requests.
     Held,
     /// It is no disk: writes are forgotten, reads succeed and move nothing.
@@ -68,14 +72,21 @@ impl Disk {
     const fn new(node: &'static str, mebibytes: u64) -> Self {
         Self {
             node,
+            file: node,
             mebibytes,
             fault: Fault::None,
         }
     }
 
     const fn faulty(node: &'static str, fault: Fault) -> Self {
+        Self::way(node, node, fault)
+    }
+
+    /// A way to `file` with a fault of its own.
+    const fn way(node: &'static str, file: &'static str, fault: Fault) -> Self {
         Self {
             node,
+            file,
             mebibytes: 64,
             fault,
         }
@@ -85,6 +96,7 @@ impl Disk {
     pub(super) const fn null(node: &'static str, mebibytes: u64) -> Self {
         Self {
             node,
+            file: node,
             mebibytes,
             fault: Fault::Null,
         }
@@ -95,15 +107,11 @@ impl Disk {
     pub(super) fn describe(&self, directory: &Path) -> serde_json::Value {
         let file = serde_json::json!({
             "driver": "file",
-            "filename": directory.join(self.node),
+            "filename": directory.join(self.file),
+            // Several ways to one file do not lock each other out.
+            "locking": "off",
         });
-        let error = |iotype: &str| {
-            serde_json::json!([{
-                "event": "none", "iotype": iotype, "errno": 5,
-                "sector": BAD_BLOCK, "immediately": true,
-            }])
-        };
-        let below = match self.fault {
+        let below = match &self.fault {
             Fault::Null => {
                 return serde_json::json!({
                     "driver": "null-co", "node-name": self.node,
@@ -112,12 +120,20 @@ impl Disk {
             }
             Fault::None | Fault::Used => file,
             Fault::Held => serde_json::json!({"driver": "blkdebug", "image": file}),
-            Fault::Read => serde_json::json!({
-                "driver": "blkdebug", "image": file, "inject-error": error("read"),
-            }),
-            Fault::Write => serde_json::json!({
-                "driver": "blkdebug", "image": file, "inject-error": error("write"),
-            }),
+            Fault::Bad { accesses, blocks } => {
+                let pairs = accesses
+                    .iter()
+                    .flat_map(|access| blocks.clone().map(move |block| (access, block)));
+                let errors: Vec<_> = pairs
+                    .map(|(access, block)| {
+                        serde_json::json!({
+                            "event": "none", "iotype": access, "errno": 5,
+                            "sector": block, "immediately": true,
+                        })
+                    })
+                    .collect();
+                serde_json::json!({"driver": "blkdebug", "image": file, "inject-error": errors})
+            }
         };
         serde_json::json!({
             "driver": "raw", "node-name": self.node, "discard": "unmap", "file": below,
@@ -125,8 +141,14 @@ impl Disk {
     }
 }
 
-/// A block of 512 bytes.
-const BAD_BLOCK: u64 = 1024;
+/// The bad block of the scenarios that use a driver without a pool.
+const BAD: Range<u64> = 1024..1025;
+/// Among the first blocks that a pool on a disk of 64 MiB gives to a volume.
+const BAD_DATA: Range<u64> = 2400..2401;
+/// The two places for superblocks at the disk's beginning.
+const BAD_SUPERBLOCKS: Range<u64> = 0..16;
+/// A block of the journal of a pool on a disk of 64 MiB that a young pool soon comes to.
+const BAD_JOURNAL: Range<u64> = 528..529;
 
 /// The guest that needs a kernel with VFIO's device nodes and iommufd.
 pub(super) const IOMMUFD: &str = "iommufd";
@@ -139,9 +161,10 @@ pub(super) const GUESTS: &[Guest] = &[
             Disk::new("first", 6 << 10),
             Disk::new("second", 6 << 10),
             Disk::faulty("third", Fault::Used),
-            Disk::new("fourth", 64),
+            // Small, so that a volume soon needs a second one.
+            Disk::new("fourth", 32),
             Disk::new("fifth", 64),
-            Disk::new("sixth", 64),
+            Disk::new("sixth", 32),
         ],
         devices: &[
             "nvme,id=plain,serial=plain,addr=0x10,max_ioqpairs=8,dbcs=off",
@@ -172,6 +195,8 @@ pub(super) const GUESTS: &[Guest] = &[
             "killed",
             "unprivileged",
             "smart-warning",
+            "daemon-namespaces",
+            "daemon-write-cache",
             "start-stop",
             "no-stray-dma",
             // Last: it makes a device access what it may not.
@@ -181,15 +206,66 @@ pub(super) const GUESTS: &[Guest] = &[
     Guest {
         name: "faults",
         disks: &[
-            Disk::faulty("bad-read", Fault::Read),
-            Disk::faulty("bad-write", Fault::Write),
+            Disk::faulty(
+                "bad-read",
+                Fault::Bad {
+                    accesses: &["read"],
+                    blocks: BAD,
+                },
+            ),
+            Disk::faulty(
+                "bad-write",
+                Fault::Bad {
+                    accesses: &["write"],
+                    blocks: BAD,
+                },
+            ),
             Disk::faulty("held", Fault::Held),
+            Disk::new("sound", 64),
+            Disk::way(
+                "data-read",
+                "sound",
+                Fault::Bad {
+                    accesses: &["read"],
+                    blocks: BAD_DATA,
+                },
+            ),
+            Disk::way(
+                "data-write",
+                "sound",
+                Fault::Bad {
+                    accesses: &["write"],
+                    blocks: BAD_DATA,
+                },
+            ),
+            Disk::way(
+                "superblocks",
+                "sound",
+                Fault::Bad {
+                    accesses: &["read", "write"],
+                    blocks: BAD_SUPERBLOCKS,
+                },
+            ),
+            Disk::way(
+                "journal",
+                "sound",
+                Fault::Bad {
+                    accesses: &["write"],
+                    blocks: BAD_JOURNAL,
+                },
+            ),
         ],
         devices: &[
             "nvme,id=faulty,serial=faulty,addr=0x12,max_ioqpairs=8",
             "nvme-ns,bus=faulty,nsid=1,drive=bad-read,logical_block_size=512",
             "nvme-ns,bus=faulty,nsid=2,drive=bad-write,logical_block_size=512",
             "nvme-ns,id=hang,bus=faulty,nsid=3,drive=held,logical_block_size=512",
+            "nvme,id=damaged,serial=damaged,addr=0x14,max_ioqpairs=8",
+            "nvme-ns,bus=damaged,nsid=1,drive=sound,logical_block_size=512",
+            "nvme-ns,bus=damaged,nsid=2,drive=data-read,logical_block_size=512",
+            "nvme-ns,bus=damaged,nsid=3,drive=data-write,logical_block_size=512",
+            "nvme-ns,bus=damaged,nsid=4,drive=superblocks,logical_block_size=512",
+            "nvme-ns,bus=damaged,nsid=5,drive=journal,logical_block_size=512",
         ],
         kernel: "hugepages=64",
         scenarios: &[
@@ -197,6 +273,11 @@ pub(super) const GUESTS: &[Guest] = &[
             "media-error-read",
             "media-error-write",
             "hung-command",
+            "daemon-media-error",
+            "daemon-bad-superblock",
+            "daemon-bad-journal",
+            "daemon-hang",
+            "daemon-reset",
             "no-stray-dma",
         ],
     },
@@ -263,11 +344,15 @@ mod tests {
 
     #[test]
     fn a_fault_lies_below_the_format() {
-        let text = Disk::faulty("bad", Fault::Read)
+        let fault = Fault::Bad {
+            accesses: &["read"],
+            blocks: BAD,
+        };
+        let text = Disk::way("bad", "file", fault)
             .describe(Path::new("/disks"))
             .to_string();
         assert!(text.contains(r#""driver":"raw""#), "{text}");
         assert!(text.contains(r#""iotype":"read""#), "{text}");
-        assert!(text.contains(r#""filename":"/disks/bad""#), "{text}");
+        assert!(text.contains(r#""filename":"/disks/file""#), "{text}");
     }
 }

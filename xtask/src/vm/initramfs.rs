@@ -1,6 +1,7 @@
 //! The guest's first and only file system: a cpio archive ("newc" format) with its programs
 //! (one of them is `/init`) and the kernel's modules.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,8 @@ use anyhow::{Context, Result};
 
 use super::modules::Module;
 
-/// A program: where it is in the archive, and the file that it is made of.
-pub(super) type Program = (&'static str, PathBuf);
+/// A program or a library: where it is in the archive, and the file that it is made of.
+pub(super) type Program = (String, PathBuf);
 
 /// Writes the archive to `target`.
 ///
@@ -17,8 +18,8 @@ pub(super) type Program = (&'static str, PathBuf);
 /// When a program cannot be read or the archive not written.
 pub(super) fn write(target: &Path, programs: &[Program], modules: &[Module]) -> Result<()> {
     let mut archive = Archive::default();
-    for directory in ["bin", "dev", "proc", "sys", "tmp", "modules"] {
-        archive.add(directory, DIRECTORY, b"")?;
+    for directory in directories(programs) {
+        archive.add(&directory, DIRECTORY, b"")?;
     }
     for (place, file) in programs {
         let content = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
@@ -34,6 +35,20 @@ pub(super) fn write(target: &Path, programs: &[Program], modules: &[Module]) -> 
     }
     archive.add("TRAILER!!!", 0, b"")?;
     fs::write(target, archive.bytes).with_context(|| format!("writing {}", target.display()))
+}
+
+/// The folders of the archive, each after the one that it lies in.
+fn directories(programs: &[Program]) -> BTreeSet<String> {
+    let above = |place: &str| -> Vec<String> {
+        let ends = place.match_indices('/').map(|(end, _)| end);
+        ends.filter_map(|end| Some(place.get(..end)?.to_owned()))
+            .collect()
+    };
+    ["dev", "proc", "sys", "tmp", "modules"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(programs.iter().flat_map(|(place, _)| above(place)))
+        .collect()
 }
 
 #[derive(Default)]
@@ -89,6 +104,22 @@ const FILE: u32 = 0o100_644;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_comes_after_the_one_that_it_lies_in() {
+        let programs = [("lib/x86_64-linux-gnu/libc.so.6".to_owned(), PathBuf::new())];
+        let all: Vec<_> = directories(&programs).into_iter().collect();
+        let expected = [
+            "dev",
+            "lib",
+            "lib/x86_64-linux-gnu",
+            "modules",
+            "proc",
+            "sys",
+            "tmp",
+        ];
+        assert_eq!(all, expected);
+    }
 
     #[test]
     fn an_entry_is_a_header_a_name_and_its_content_padded() {

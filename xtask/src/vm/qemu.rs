@@ -43,7 +43,7 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
         .stdout(console.try_clone()?)
         .stderr(console);
     for disk in plan.guest.disks {
-        make(disk, &directory.join(disk.node))?;
+        make(disk, &directory.join(disk.file))?;
         command
             .arg("-blockdev")
             .arg(disk.describe(directory).to_string());

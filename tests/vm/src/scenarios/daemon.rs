@@ -1,13 +1,11 @@
 //! The daemon over a real controller, driven by its command line as a person would.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
-
 use anyhow::{Context, Result, ensure};
 use lode_vfio::PciAddress;
 use rustix::process::Signal;
 
 use crate::kernel;
+use crate::lodectl::{attempt, lodectl, succeeded};
 use crate::pattern;
 use crate::service::Daemon;
 
@@ -67,7 +65,7 @@ pub(super) fn removal() -> Result<String> {
     lodectl(&["device", "unbind", &address.to_string()])?;
     let pools = lodectl(&["pool", "list", "--json"])?;
     ensure!(pools.trim() == "[]", "{pools}");
-    let refused = try_lodectl(&["volume", "read", "disk"], &[])?;
+    let refused = attempt(&["volume", "read", "disk"], &[])?;
     ensure!(!refused.status.success(), "a volume without its pool");
     let refusal = String::from_utf8_lossy(&refused.stderr).trim().to_owned();
 
@@ -95,7 +93,7 @@ fn content(round: u64) -> Vec<u8> {
 
 fn write(offset: u64, round: u64) -> Result<()> {
     let line = ["volume", "write", "disk", "--offset", &offset.to_string()];
-    succeeded(&line, try_lodectl(&line, &content(round))?)?;
+    succeeded(&line, attempt(&line, &content(round))?)?;
     Ok(())
 }
 
@@ -104,7 +102,7 @@ fn verify(offset: u64, round: u64) -> Result<()> {
     let line = [
         "volume", "read", "disk", "--offset", &offset, "--length", "1MiB",
     ];
-    let found = succeeded(&line, try_lodectl(&line, &[])?)?;
+    let found = succeeded(&line, attempt(&line, &[])?)?;
     ensure!(
         found == content(round),
         "at {offset} is not what round {round} wrote"
@@ -118,38 +116,6 @@ fn read_disk(address: PciAddress, namespace: u32) -> Result<Vec<u8>> {
     let mut found = vec![0; usize::try_from(MIB)?];
     disk.read_exact_at(&mut found, 0)?;
     Ok(found)
-}
-
-/// Runs `lodectl` to its good end; what it printed.
-pub(super) fn lodectl(line: &[&str]) -> Result<String> {
-    let output = succeeded(line, try_lodectl(line, &[])?)?;
-    Ok(String::from_utf8_lossy(&output).into_owned())
-}
-
-fn succeeded(line: &[&str], output: Output) -> Result<Vec<u8>> {
-    ensure!(
-        output.status.success(),
-        "lodectl {}: {}{}",
-        line.join(" "),
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(output.stdout)
-}
-
-fn try_lodectl(line: &[&str], input: &[u8]) -> Result<Output> {
-    let mut child = Command::new("/bin/lodectl")
-        .args(["--address", Daemon::ADDRESS])
-        .args(line)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("starting lodectl")?;
-    let mut stdin = child.stdin.take().context("its input")?;
-    stdin.write_all(input)?;
-    drop(stdin);
-    Ok(child.wait_with_output()?)
 }
 
 const MIB: u64 = 1 << 20;

@@ -12,8 +12,9 @@ use lode_units::{Clock, MonotonicClock, Random, SeededRandom};
 use lode_vfio::PciAddress;
 use rustix::process::Signal;
 
-use super::daemon::{address, device, lodectl};
+use super::daemon::{address, device};
 use crate::kernel;
+use crate::lodectl::lodectl;
 use crate::service::Daemon;
 
 /// Idle time of the two modes that sleep; then load in all three.
