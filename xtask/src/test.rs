@@ -6,9 +6,11 @@ use anyhow::Result;
 
 use crate::process;
 use crate::tools::{self, Python};
+use crate::vm;
 use crate::workspace::{PROGRAMS_VARIABLE, Workspace};
 
-/// Installs the tools and runs the doc tests, the Python client's tests and the Rust tests. Blocks.
+/// Installs the tools and runs the doc tests, the Python client's tests, the guests and the Rust
+/// tests. Where no guest can run, that is said and the rest goes on. Blocks.
 ///
 /// # Errors
 /// When a tool cannot be installed or a test fails.
@@ -29,6 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     if workspace.root.join("tests/python").is_dir() {
         Python::install(workspace)?.run_tests(workspace, &programs)?;
     }
+    vm::run(workspace, &[], None)?;
     process::run(
         workspace
             .cargo()

@@ -1,7 +1,7 @@
 //! `cargo xtask vm-test` and `vm-bench`: the driver against real VFIO, in guests under software
 //! emulation.
 //!
-//! Owns: [`run`], the tests, and [`bench`], the speed of the driver. Both get QEMU and a guest
+//! Owns: [`run`], the tests, and [`mod@bench`], the speed of the driver. Both get QEMU and a guest
 //! kernel ([`kit`]), build the guest's programs ([`programs`]: its init, package `lode-vm-guest`;
 //! for the tests the daemon and its command line), pack everything ([`initramfs`], [`modules`]),
 //! start one guest after the other ([`guests`]) and talk to each over sockets ([`machine`],

@@ -6,7 +6,7 @@
 //! controller behind VFIO; [`service`], the daemon, with [`lodectl`], [`remote`] and [`metrics`]
 //! for its clients; [`user`], one without privileges; [`kernel`], the kernel's own driver and its
 //! log; [`network`], the loopback interface; [`watch`], what a scenario hangs in; [`scenarios`];
-//! [`bench`], the driver's speed.
+//! [`mod@bench`], the driver's speed.
 //! Started by `cargo xtask vm-test` and `vm-bench`; of no use outside a guest, and says so.
 
 #![expect(

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use lode_engine::requests_lost;
+
 use crate::metrics::{Families, MetricsSource};
 
 /// Processor time, memory and descriptors of this process (proc(5)). What cannot be read is left
@@ -14,6 +16,8 @@ impl MetricsSource for ProcessSource {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         let help = "What was built; always 1.";
         into.gauge("lodestore_build_info", help, &version, 1);
+        let help = "Requests dropped instead of being completed: anything but 0 is a defect.";
+        into.counter("lodestore_requests_lost_total", help, &[], requests_lost());
         if let Some(ticks) = fs::read_to_string("/proc/self/stat")
             .ok()
             .as_deref()
