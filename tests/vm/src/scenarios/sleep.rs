@@ -74,21 +74,26 @@ fn in_mode(address: PciAddress, mode: &str) -> Result<String> {
 }
 
 /// How much of a processor the daemon uses while nothing asks it for anything; an error when it
-/// is too much.
+/// is too much. What disturbs an emulated processor only adds to it: the first of a few periods
+/// that stays below the bound counts.
 fn idle_share(daemon: &Daemon) -> Result<String> {
-    let clock = MonotonicClock::new();
-    // What the last command began comes to its end first.
-    pause_until(&clock, SETTLING);
-    let (from, before) = (clock.now(), daemon.processor_time()?);
-    pause_until(&clock, SETTLING + IDLE);
-    let passed = clock.now().saturating_duration_since(from);
-    let used = daemon.processor_time()? - before;
-    let share = used.as_secs_f64() / passed.as_secs_f64();
-    ensure!(
-        share < IDLE_SHARE_MAX,
-        "{used:?} of {passed:?} used while idle"
-    );
-    Ok(format!("{:.1} %", 100.0 * share))
+    let mut share = 1.0;
+    for _ in 0..IDLE_PERIODS {
+        let clock = MonotonicClock::new();
+        // What the last command began comes to its end first.
+        pause_until(&clock, SETTLING);
+        let (from, before) = (clock.now(), daemon.processor_time()?);
+        pause_until(&clock, SETTLING + IDLE);
+        let passed = clock.now().saturating_duration_since(from);
+        let used = daemon.processor_time()? - before;
+        share = used.as_secs_f64() / passed.as_secs_f64();
+        if share < IDLE_SHARE_MAX {
+            break;
+        }
+    }
+    let percent = 100.0 * share;
+    ensure!(share < IDLE_SHARE_MAX, "{percent:.1} % used while idle");
+    Ok(format!("{percent:.1} %"))
 }
 
 fn pause_until(clock: &MonotonicClock, moment: Duration) {
@@ -172,6 +177,8 @@ const BLOCK_LENGTH: u32 = 4096;
 const BLOCK_BYTES: u64 = 4096;
 /// Requests with gaps.
 const ALONE: u64 = 500;
+/// In how many periods the daemon may show that it sleeps.
+const IDLE_PERIODS: u32 = 3;
 /// Requests in a burst, over so many tasks.
 const TOGETHER: u64 = 3200;
 const READERS: u64 = 32;
