@@ -13,6 +13,7 @@ mod errors;
 mod events;
 mod groundwork;
 mod hang;
+mod health;
 mod interrupts;
 mod isolation;
 mod lifecycle;
@@ -20,6 +21,7 @@ mod pools;
 mod raw_proof;
 mod removal;
 mod sleep;
+mod unplug;
 mod user_daemon;
 
 use anyhow::{Context, Result, bail};
@@ -62,6 +64,9 @@ const SCENARIOS: &[Scenario] = &[
     ("unprivileged-daemon", user_daemon::unprivileged_daemon),
     ("device-node", device_node::device_node),
     ("daemon-sleep", sleep::sleep),
+    ("daemon-start-stop", daemon::start_stop),
+    ("daemon-unplug", unplug::unplug),
+    ("daemon-health", health::warning),
     ("daemon-namespaces", pools::namespaces),
     ("daemon-write-cache", pools::write_cache),
     ("daemon-media-error", damage::data),

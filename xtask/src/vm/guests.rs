@@ -289,7 +289,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "nvme,id=removable,bus=rootport,serial=removable,drive=removable",
         ],
         kernel: "",
-        scenarios: &["removal", "no-stray-dma"],
+        scenarios: &["removal", "daemon-unplug", "no-stray-dma"],
     },
     Guest {
         name: "daemon",
@@ -306,6 +306,8 @@ pub(super) const GUESTS: &[Guest] = &[
             "daemon-removal",
             "daemon-sleep",
             "unprivileged-daemon",
+            "daemon-health",
+            "daemon-start-stop",
             "no-stray-dma",
         ],
     },

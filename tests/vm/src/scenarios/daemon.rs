@@ -77,6 +77,31 @@ pub(super) fn removal() -> Result<String> {
     Ok(format!("meanwhile: {refusal}; afterwards all is there"))
 }
 
+/// Started and stopped again and again, with the kernel's driver in between: what one writes the
+/// next one finds, and the kernel's driver finds a healthy controller each time.
+pub(super) fn start_stop() -> Result<String> {
+    let address = address()?;
+    let device = device(address);
+    for round in 1..=ROUNDS {
+        lodectl(&["device", "bind", &address.to_string()])?;
+        let daemon = Daemon::start()?;
+        if round == 1 {
+            lodectl(&["pool", "create", "tank", &device, "--overwrite"])?;
+            lodectl(&["volume", "create", "disk", "--size", "32MiB"])?;
+        } else {
+            lodectl(&["pool", "import", &device])?;
+            verify(0, round - 1).with_context(|| format!("round {round}"))?;
+        }
+        write(0, round)?;
+        let status = daemon.end(Signal::TERM)?;
+        ensure!(status.success(), "round {round}: stopped with {status}");
+        lodectl(&["device", "unbind", &address.to_string()])?;
+        let used = read_disk(address, 2).with_context(|| format!("round {round}"))?;
+        ensure!(used.iter().any(|byte| *byte != 0), "no pool on its disk");
+    }
+    Ok(format!("{ROUNDS} rounds, each with the kernel's driver"))
+}
+
 /// The controller of the daemon's guest.
 pub(super) fn address() -> Result<PciAddress> {
     "0000:00:13.0".parse().context("an address")
@@ -119,3 +144,5 @@ fn read_disk(address: PciAddress, namespace: u32) -> Result<Vec<u8>> {
 }
 
 const MIB: u64 = 1 << 20;
+/// The driver alone does this a hundred times; a daemon takes seconds to start and stop here.
+const ROUNDS: u64 = 8;

@@ -104,7 +104,7 @@ fn await_wish(rig: &Rig) -> Result<()> {
 
 /// Plugs the controller in again, once the machine has finished taking it out: it lets go of
 /// its name and its disk a little after the function has vanished.
-fn plug_in() -> Result<()> {
+pub(super) fn plug_in() -> Result<()> {
     let command = "device_add nvme,id=removable,bus=rootport,serial=removable,drive=removable";
     let mut answer = String::new();
     for _ in 0..WAIT_STEPS {
@@ -120,7 +120,7 @@ fn plug_in() -> Result<()> {
 }
 
 /// The controller behind the slot, wherever the firmware put it.
-fn appeared() -> Result<PciAddress> {
+pub(super) fn appeared() -> Result<PciAddress> {
     for _ in 0..WAIT_STEPS {
         let functions = Sysfs::of_this_machine().nvme_functions()?;
         let found = functions
@@ -135,7 +135,7 @@ fn appeared() -> Result<PciAddress> {
     Err(anyhow!("no controller appeared in the slot"))
 }
 
-fn vanished(address: PciAddress) -> Result<()> {
+pub(super) fn vanished(address: PciAddress) -> Result<()> {
     for _ in 0..WAIT_STEPS {
         if Sysfs::of_this_machine().function(address).is_err() {
             return Ok(());
