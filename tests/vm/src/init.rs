@@ -5,6 +5,7 @@
 //! host ends the machine; what goes wrong before there is a line to it is a panic, which the kernel
 //! turns into the end of the machine.
 
+use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -49,13 +50,24 @@ fn prepare() -> Result<Line> {
         .lines()
     {
         let file = File::open(Path::new("/modules").join(module)).context("a module")?;
-        rustix::system::finit_module(&file, c"", 0).with_context(|| format!("loading {module}"))?;
+        rustix::system::finit_module(&file, options(module), 0)
+            .with_context(|| format!("loading {module}"))?;
     }
     let port = open_port()?;
     Ok(Line {
         from_host: BufReader::new(port.try_clone()?),
         to_host: port,
     })
+}
+
+/// The options of a module. An idle function is not put to sleep: bringing it back (D3hot) now and
+/// then never ends in the emulated machine, inside the kernel and uninterruptible.
+fn options(module: &str) -> &'static CStr {
+    if module == "vfio_pci.ko" {
+        c"disable_idle_d3=1"
+    } else {
+        c""
+    }
 }
 
 fn open_port() -> Result<File> {
