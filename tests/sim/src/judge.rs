@@ -322,6 +322,7 @@ impl World {
             return Err(format!("the volume has {} bytes", info.size_bytes));
         };
         volume.set_size(size, tick);
+        volume.forget_stragglers();
         self.read_all(index, settles)
     }
 }

@@ -3,7 +3,7 @@
 use lode_engine::VolumeHandle;
 
 use crate::content::Place;
-use crate::oracle::{BlockHistory, Outcome};
+use crate::oracle::{BlockHistory, Outcome, Version};
 
 /// One volume of the model, under a name that may be used again.
 #[derive(Debug)]
@@ -17,6 +17,9 @@ pub(crate) struct Volume {
     pub(crate) handle: Option<VolumeHandle>,
     /// The number of blocks that a resize under way will leave.
     pub(crate) resize: Option<usize>,
+    /// What requests in flight would have made of blocks that a shrink took away: should the
+    /// volume grow before they are carried out, they are carried out on what it gained.
+    stragglers: Vec<(usize, Version)>,
 }
 
 /// Whether a volume is there.
@@ -42,6 +45,7 @@ impl Volume {
             blocks: Vec::new(),
             handle: None,
             resize: None,
+            stragglers: Vec::new(),
         }
     }
 
@@ -74,6 +78,7 @@ impl Volume {
         self.block_bytes = block_bytes;
         self.blocks = vec![BlockHistory::settled(0, now); blocks];
         self.resize = None;
+        self.stragglers.clear();
     }
 
     pub(crate) fn vanish(&mut self) {
@@ -81,11 +86,24 @@ impl Volume {
         self.blocks.clear();
         self.handle = None;
         self.resize = None;
+        self.stragglers.clear();
     }
 
-    /// The size is `blocks` from now on: what is added reads as zeros.
+    /// The size is `blocks` from now on: what is added reads as zeros, or as what a request that
+    /// was under way all the time makes of it.
     pub(crate) fn set_size(&mut self, blocks: usize, now: u64) {
+        for (block, history) in self.blocks.iter().enumerate().skip(blocks) {
+            let under_way = history.under_way();
+            self.stragglers.extend(under_way.map(|one| (block, one)));
+        }
         self.blocks.resize(blocks, BlockHistory::settled(0, now));
+        self.stragglers.retain(|(block, version)| {
+            let Some(history) = self.blocks.get_mut(*block) else {
+                return true;
+            };
+            history.rejoin(version, now);
+            false
+        });
         self.resize = None;
     }
 
@@ -103,6 +121,14 @@ impl Volume {
         for block in self.blocks.iter_mut().take(end).skip(blocks.start) {
             block.end(request, outcome, when.now, when.horizon);
         }
+        let may_still_count = self.resize.is_some();
+        self.stragglers
+            .retain_mut(|(_, version)| !version.ends(request, when.now) || may_still_count);
+    }
+
+    /// After a power cut nothing is under way.
+    pub(crate) fn forget_stragglers(&mut self) {
+        self.stragglers.clear();
     }
 
     /// The whole 4 KiB units among `blocks`, as blocks: those that a discard gives back. The last

@@ -11,7 +11,7 @@ pub(crate) struct BlockHistory {
 
 /// What one request made of a block.
 #[derive(Clone, Copy, Debug)]
-struct Version {
+pub(crate) struct Version {
     request: u64,
     value: u64,
     begun: u64,
@@ -24,6 +24,15 @@ struct Version {
 }
 
 impl Version {
+    /// Notes that `request` has ended; whether it is the one that this is of.
+    pub(crate) fn ends(&mut self, request: u64, now: u64) -> bool {
+        let is_its = self.request == request;
+        if is_its {
+            self.ended = Some(now);
+        }
+        is_its
+    }
+
     fn supersedes(&self, other: &Self) -> bool {
         other.ended.is_some_and(|ended| self.begun > ended)
     }
@@ -67,6 +76,23 @@ impl BlockHistory {
             }
         }
         self.prune(horizon);
+    }
+
+    /// The versions of requests in flight.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = Version> {
+        let versions = self.versions.iter().copied();
+        versions.filter(|version| version.ended.is_none())
+    }
+
+    /// A request that was in flight when the block was taken away may make the block hold its
+    /// value all the same, which has come back at `now`; or it came before.
+    pub(crate) fn rejoin(&mut self, version: &Version, now: u64) {
+        self.versions.push(Version {
+            ended: version.ended.map(|_| now),
+            is_certain: false,
+            is_durable: false,
+            ..*version
+        });
     }
 
     /// A request has ended without having touched the block.
@@ -208,5 +234,17 @@ mod tests {
         block.begin(7, 5, 2);
         block.end(7, Outcome::Failed, 3, 3);
         assert!(block.may_read(3, 4) && block.may_read(5, 4) && !block.may_read(0, 4));
+    }
+
+    #[test]
+    fn a_write_that_was_under_way_through_a_shrink_and_a_growth_may_be_there_or_not() {
+        let mut gone = BlockHistory::settled(3, 1);
+        gone.begin(7, 5, 2);
+        let straggler = gone.under_way().next().expect("it is under way");
+        let mut back = BlockHistory::settled(0, 6);
+        back.rejoin(&straggler, 6);
+        assert!(back.may_read(5, 7) && back.may_read(0, 7) && !back.may_read(3, 7));
+        back.end(7, Outcome::Done, 8, 8);
+        assert!(back.may_read(5, 9) && back.may_read(0, 9));
     }
 }
