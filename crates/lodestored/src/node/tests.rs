@@ -99,7 +99,8 @@ async fn holds(core: &CoreHandle<Node>, volume: VolumeHandle, block: u64, value:
     .await
 }
 
-/// One request after the other, each after a gap of up to half a millisecond.
+/// One request after the other, each after a gap of up to half a millisecond; every fifth gap is
+/// longer than the idle budget ever gets, so that a core which may sleep does, however fast it is.
 async fn load(core: &CoreHandle<Node>, requests: u64) {
     let volume = create_volume(core).await;
     let mut expected = vec![0; usize::try_from(BLOCKS).expect("few blocks")];
@@ -109,7 +110,9 @@ async fn load(core: &CoreHandle<Node>, requests: u64) {
     let clock = MonotonicClock::new();
     let mut random = SeededRandom::new(7);
     for round in 0..requests {
-        let until = clock.now() + Duration::from_micros(random.below(500));
+        let beyond_budget = if round % 5 == 0 { 1500 } else { 0 };
+        let gap = beyond_budget + random.below(500);
+        let until = clock.now() + Duration::from_micros(gap);
         while clock.now() < until {
             std::hint::spin_loop();
         }
@@ -185,15 +188,14 @@ fn a_core_that_always_polls_neither_sleeps_nor_loses_a_request() {
 #[test]
 fn an_adaptive_core_sleeps_in_the_gaps_and_loses_no_request() {
     let stats = over_a_file(Poll::Adaptive);
-    // How often depends on how fast the machine is: gaps within the idle budget are polled through.
-    assert!(stats.sleeps.read() > 0);
+    assert!(stats.sleeps.read() > REQUESTS / 10);
     assert!(stats.wakes_by_task.read() > 0);
 }
 
 #[test]
 fn a_core_that_never_spins_is_woken_for_every_completion_and_loses_no_request() {
     let stats = over_a_file(Poll::Interrupt);
-    assert!(stats.sleeps.read() > REQUESTS / 10);
+    assert!(stats.sleeps.read() > REQUESTS);
     assert!(stats.wakes_by_signal.read() > 0, "the file's completions");
 }
 
@@ -201,7 +203,7 @@ fn a_core_that_never_spins_is_woken_for_every_completion_and_loses_no_request() 
 fn a_slow_device_is_slept_for_in_both_modes_that_sleep() {
     for poll in [Poll::Adaptive, Poll::Interrupt] {
         let stats = run(poll, "memory:64MiB?latency=1500us+1ms", 500);
-        assert!(stats.wakes_by_deadline.read() > 50, "{poll:?}");
+        assert!(stats.wakes_by_deadline.read() > 250, "{poll:?}");
     }
 }
 
