@@ -89,9 +89,9 @@ fn is_for_any_kernel(plan: &Plan) -> bool {
 }
 
 /// Runs a guest until it has run everything. QEMU's threads race now and then when a device comes,
-/// goes or is reset (an assertion of its own about memory sections): a crash of QEMU says nothing
-/// about the driver, and what it kept from running is run in a new guest, a limited number of
-/// times.
+/// goes or is reset (an assertion of its own about memory sections), and seldom a processor's timer
+/// does not fire. Neither says anything about the driver: what it kept from running is run in a new
+/// guest, a limited number of times, and each time is told.
 fn carry_out(plan: Plan, kit: &Kit, image: &Path, voice: Voice) -> Result<Vec<Outcome>> {
     let name = plan.guest.name;
     let mut outcomes = Vec::new();
@@ -108,7 +108,7 @@ fn carry_out(plan: Plan, kit: &Kit, image: &Path, voice: Voice) -> Result<Vec<Ou
     }
     ensure!(
         plan.is_none(),
-        "guest {name}: QEMU crashed {STARTS_MAX} times"
+        "guest {name}: QEMU failed {STARTS_MAX} times"
     );
     Ok(outcomes)
 }
@@ -174,7 +174,7 @@ const TO_PERSON: Voice = Voice {
     tell: |text| println!("{text}"),
     figure: |text| println!("       {text}"),
 };
-/// How often a guest is started when QEMU crashes.
+/// How often a guest is started when QEMU fails.
 const STARTS_MAX: usize = 3;
 /// Where each program is in the guest, and the package that makes it.
 const PROGRAMS: &[(&str, &str)] = &[

@@ -12,7 +12,7 @@ use super::modules::Module;
 /// A program or a library: where it is in the archive, and the file that it is made of.
 pub(super) type Program = (String, PathBuf);
 
-/// Writes the archive to `target`.
+/// Writes the archive to `target`, at once: a guest that starts meanwhile gets the old one whole.
 ///
 /// # Errors
 /// When a program cannot be read or the archive not written.
@@ -34,7 +34,10 @@ pub(super) fn write(target: &Path, programs: &[Program], modules: &[Module]) -> 
         archive.add(&format!("modules/{}", module.file), FILE, &module.bytes)?;
     }
     archive.add("TRAILER!!!", 0, b"")?;
-    fs::write(target, archive.bytes).with_context(|| format!("writing {}", target.display()))
+    let partial = target.with_extension(format!("{}.partial", std::process::id()));
+    fs::write(&partial, archive.bytes)
+        .and_then(|()| fs::rename(&partial, target))
+        .with_context(|| format!("writing {}", target.display()))
 }
 
 /// The folders of the archive, each after the one that it lies in.

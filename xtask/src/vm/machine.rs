@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl fmt::Display for Outcome {
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) outcomes: Vec<Outcome>,
-    /// What is left to run because the emulator crashed.
+    /// What is left to run because the emulator failed.
     pub(super) unfinished: Option<Plan>,
 }
 
@@ -76,6 +76,8 @@ pub(super) struct Machine {
     voice: Voice,
     /// Whether the other end of a socket is gone.
     is_line_closed: bool,
+    /// Whether a timer of the guest stands still.
+    is_clock_stopped: bool,
 }
 
 impl Machine {
@@ -90,7 +92,9 @@ impl Machine {
             .context("starting QEMU")?;
         let mut process = Ending(Some((process, directory.clone())));
         let monitor = process.connect(&directory.join(qemu::MONITOR))?;
+        monitor.set_read_timeout(Some(SILENCE_LIMIT))?;
         let line = process.connect(&directory.join(qemu::LINE))?;
+        line.set_read_timeout(Some(LISTENING_STEP))?;
         let monitor = Monitor::new(monitor).with_context(|| last_words(&directory))?;
         let (process, directory) = process.0.take().context("a running guest")?;
         Ok(Self {
@@ -102,12 +106,13 @@ impl Machine {
             monitor,
             voice,
             is_line_closed: false,
+            is_clock_stopped: false,
         })
     }
 
     /// Listens until the guest has run everything; shows each outcome at once. A guest that dies
     /// or falls silent fails the scenario that it was in and those after it, unless it was the
-    /// emulator that crashed: then they are left for another start.
+    /// emulator that crashed or lost a timer: then they are left for another start.
     pub(super) fn run(mut self) -> Report {
         let mut outcomes = Vec::new();
         let mut since = now();
@@ -117,10 +122,10 @@ impl Machine {
             Ok(()) => "the guest ended early".to_owned(),
             Err(error) => format!("{error:#}{}", last_words(&self.directory)),
         };
-        if let Some(signal) = self.crash() {
+        if let Some(failure) = self.failure_of_emulator() {
             let guest = self.plan.guest;
             (self.voice.tell)(&format!(
-                "       guest {}: QEMU itself crashed (signal {signal}): {reason}",
+                "       guest {}: QEMU itself {failure}: {reason}",
                 guest.name
             ));
             let scenarios = rest;
@@ -166,6 +171,15 @@ impl Machine {
         }
     }
 
+    /// What the emulator did wrong, if it was the emulator.
+    fn failure_of_emulator(&mut self) -> Option<String> {
+        if self.is_clock_stopped {
+            return Some("lost a timer".to_owned());
+        }
+        let signal = self.crash()?;
+        Some(format!("crashed (signal {signal})"))
+    }
+
     /// The signal that ended QEMU, when it has ended by one. A guest's panic ends it in order.
     fn crash(&mut self) -> Option<i32> {
         if !self.is_line_closed {
@@ -184,19 +198,30 @@ impl Machine {
 
     /// The guest's next words, within its time.
     fn listen(&mut self, started: Instant) -> Result<String> {
-        if started.elapsed() > GUEST_LIMIT {
-            bail!("the guest took longer than {} s", GUEST_LIMIT.as_secs());
-        }
+        let since = now();
         let mut words = String::new();
-        let length = self
-            .line
-            .read_line(&mut words)
-            .with_context(|| format!("silent for {} s", SILENCE_LIMIT.as_secs()))?;
-        if length == 0 {
-            self.is_line_closed = true;
-            bail!("the guest died");
+        loop {
+            if started.elapsed() > GUEST_LIMIT {
+                bail!("the guest took longer than {} s", GUEST_LIMIT.as_secs());
+            }
+            match self.line.read_line(&mut words) {
+                Ok(0) => {
+                    self.is_line_closed = true;
+                    bail!("the guest died");
+                }
+                Ok(_) => return Ok(words.trim_end().to_owned()),
+                // What has come of a line so far stays in `words`.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("listening to the guest"),
+            }
+            self.is_clock_stopped = misses_a_timer(&console(&self.directory));
+            if self.is_clock_stopped {
+                bail!("its kernel misses a timer");
+            }
+            if since.elapsed() > SILENCE_LIMIT {
+                bail!("silent for {} s", SILENCE_LIMIT.as_secs());
+            }
         }
-        Ok(words.trim_end().to_owned())
     }
 
     fn answer(&mut self, command: &str) -> Result<()> {
@@ -243,16 +268,11 @@ impl Ending {
         let deadline = now() + START_LIMIT;
         loop {
             if let Ok(stream) = UnixStream::connect(path) {
-                stream.set_read_timeout(Some(SILENCE_LIMIT))?;
                 return Ok(stream);
             }
             let (process, directory) = self.0.as_mut().context("a running guest")?;
             if let Some(status) = process.try_wait()? {
-                let console = fs::read(directory.join(qemu::CONSOLE)).unwrap_or_default();
-                bail!(
-                    "QEMU ended: {status}\n{}",
-                    String::from_utf8_lossy(&console)
-                );
+                bail!("QEMU ended: {status}\n{}", console(directory));
             }
             if now() > deadline {
                 bail!("QEMU made no {}", path.display());
@@ -280,10 +300,22 @@ fn end(process: &mut Child, directory: &Path) {
     }
 }
 
+/// What the guest's kernel and QEMU have said.
+fn console(directory: &Path) -> String {
+    let bytes = fs::read(directory.join(qemu::CONSOLE)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether the kernel says that a timer that it had set did not fire. An emulated processor loses
+/// one now and then, and then idles for ever with everything that waits for its time. No program in
+/// the guest can bring that about: one that hangs leaves the timers alone.
+fn misses_a_timer(console: &str) -> bool {
+    console.contains("timer wakeup didn't happen for")
+}
+
 /// The end of the console: where a panic would be, and QEMU's own complaints.
 fn last_words(directory: &Path) -> String {
-    let console = fs::read(directory.join(qemu::CONSOLE)).unwrap_or_default();
-    let text = String::from_utf8_lossy(&console);
+    let text = console(directory);
     let lines: Vec<_> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -327,7 +359,23 @@ fn pause() {
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The longest scenario says nothing in between; the machine may be shared and slow.
 const SILENCE_LIMIT: Duration = Duration::from_secs(180);
+/// How often a silent guest's console is looked at.
+const LISTENING_STEP: Duration = Duration::from_secs(5);
 const GUEST_LIMIT: Duration = Duration::from_secs(420);
 /// A core dump of a gibibyte takes its time.
 const CRASH_LIMIT: Duration = Duration::from_secs(20);
 const LAST_WORDS_LINES: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_timer_is_told_from_a_stall_that_a_program_can_cause() {
+        let lost = "rcu: rcu_preempt kthread timer wakeup didn't happen for 5251 jiffies! g449";
+        assert!(misses_a_timer(lost));
+        let busy = "rcu: INFO: rcu_preempt self-detected stall on CPU\n\
+                    INFO: task lodestored:93 blocked for more than 120 seconds.";
+        assert!(!misses_a_timer(busy));
+    }
+}
