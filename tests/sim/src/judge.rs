@@ -163,7 +163,7 @@ impl World {
             };
             let found = content::value(bytes, volume.place(block))
                 .map_err(|what| format!("block {block}: {what}"))?;
-            if !history.may_read(found, pending.begun) {
+            if !volume.may_read(block, found, pending.begun) {
                 return Err(format!("block {block} holds {found}, not of {history:?}"));
             }
         }
@@ -190,7 +190,7 @@ impl World {
             let Some(history) = volume.blocks.get(block) else {
                 break;
             };
-            if !history.may_read(*value, pending.begun) {
+            if !volume.may_read(block, *value, pending.begun) {
                 return Err(format!(
                     "block {block} was found equal to {value}, not of {history:?}"
                 ));
@@ -223,10 +223,10 @@ impl World {
         if pending.is_overtaken && volume.blocks.len() <= block {
             return Ok(());
         }
-        let (Some(expected), Some(history)) = (expected, volume.blocks.get(block)) else {
+        let Some(expected) = expected.filter(|_| block < volume.blocks.len()) else {
             return Err(format!("the mismatch at {offset} lies elsewhere"));
         };
-        if history.may_differ(*expected, pending.begun) {
+        if volume.may_differ(block, *expected, pending.begun) {
             Ok(())
         } else {
             Err(format!("block {block} was found unequal to {expected}"))
@@ -253,7 +253,7 @@ impl World {
                 Ok(())
             }
             (Kind::Resize { blocks, .. }, Ok(ControlReply::Volume(_))) => {
-                volume.set_size(*blocks, when.now);
+                volume.set_size(*blocks, when);
                 Ok(())
             }
             (Kind::Resize { zeroed, .. }, Err(_)) => {
@@ -306,7 +306,7 @@ impl World {
 
     /// A volume was found after a boot.
     fn found(&mut self, index: usize, status: &VolumeStatus) -> Result<(), String> {
-        let tick = self.tick;
+        let when = self.when();
         let volume = &mut self.volumes[index];
         if volume.life == Life::Absent {
             return Err("a deleted volume is back".to_owned());
@@ -321,8 +321,8 @@ impl World {
         let Some(size) = size else {
             return Err(format!("the volume has {} bytes", info.size_bytes));
         };
-        volume.set_size(size, tick);
-        volume.forget_stragglers();
+        volume.set_size(size, when);
+        volume.forget_requests();
         self.read_all(index, settles)
     }
 }

@@ -20,6 +20,18 @@ pub(crate) struct Volume {
     /// What requests in flight would have made of blocks that a shrink took away: should the
     /// volume grow before they are carried out, they are carried out on what it gained.
     stragglers: Vec<(usize, Version)>,
+    /// What blocks held that a shrink took away. A request that was in flight then may have found
+    /// it there, although its end is told after the volume has grown again.
+    departed: Vec<Departed>,
+}
+
+/// A block that was taken away.
+#[derive(Debug)]
+struct Departed {
+    block: usize,
+    /// When that was told.
+    at: u64,
+    history: BlockHistory,
 }
 
 /// Whether a volume is there.
@@ -46,6 +58,7 @@ impl Volume {
             handle: None,
             resize: None,
             stragglers: Vec::new(),
+            departed: Vec::new(),
         }
     }
 
@@ -78,7 +91,7 @@ impl Volume {
         self.block_bytes = block_bytes;
         self.blocks = vec![BlockHistory::settled(0, now); blocks];
         self.resize = None;
-        self.stragglers.clear();
+        self.forget_requests();
     }
 
     pub(crate) fn vanish(&mut self) {
@@ -86,15 +99,22 @@ impl Volume {
         self.blocks.clear();
         self.handle = None;
         self.resize = None;
-        self.stragglers.clear();
+        self.forget_requests();
     }
 
     /// The size is `blocks` from now on: what is added reads as zeros, or as what a request that
     /// was under way all the time makes of it.
-    pub(crate) fn set_size(&mut self, blocks: usize, now: u64) {
+    pub(crate) fn set_size(&mut self, blocks: usize, when: When) {
+        let now = when.now;
+        self.departed.retain(|one| one.at > when.horizon);
         for (block, history) in self.blocks.iter().enumerate().skip(blocks) {
             let under_way = history.under_way();
             self.stragglers.extend(under_way.map(|one| (block, one)));
+            self.departed.push(Departed {
+                block,
+                at: now,
+                history: history.clone(),
+            });
         }
         self.blocks.resize(blocks, BlockHistory::settled(0, now));
         self.stragglers.retain(|(block, version)| {
@@ -126,9 +146,33 @@ impl Volume {
             .retain_mut(|(_, version)| !version.ends(request, when.now) || may_still_count);
     }
 
+    /// Whether a request that was begun at `begun` and ends now may have found `value` in a block
+    /// that is there.
+    pub(crate) fn may_read(&self, block: usize, value: u64, begun: u64) -> bool {
+        self.histories(block, begun)
+            .any(|history| history.may_read(value, begun))
+    }
+
+    /// Whether it may have found anything but `value`.
+    pub(crate) fn may_differ(&self, block: usize, value: u64, begun: u64) -> bool {
+        self.histories(block, begun)
+            .any(|history| history.may_differ(value, begun))
+    }
+
+    /// The block as it is, and as it was each time that it was taken away since `begun`.
+    fn histories(&self, block: usize, begun: u64) -> impl Iterator<Item = &BlockHistory> {
+        let departed = self
+            .departed
+            .iter()
+            .filter(move |one| one.block == block && one.at > begun);
+        let departed = departed.map(|one| &one.history);
+        self.blocks.get(block).into_iter().chain(departed)
+    }
+
     /// After a power cut nothing is under way.
-    pub(crate) fn forget_stragglers(&mut self) {
+    pub(crate) fn forget_requests(&mut self) {
         self.stragglers.clear();
+        self.departed.clear();
     }
 
     /// The whole 4 KiB units among `blocks`, as blocks: those that a discard gives back. The last
@@ -156,3 +200,24 @@ pub(crate) struct When {
 }
 
 pub(crate) const UNIT_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_in_flight_through_a_shrink_and_a_growth_may_have_found_what_was_there_before() {
+        let mut volume = Volume::new(0);
+        volume.begin_create(UNIT_BYTES, 2, 1);
+        let when = |now| When { now, horizon: 4 };
+        volume.begin(&(1..2), 7, 5, 2);
+        volume.end(&(1..2), 7, Outcome::Durable, when(3));
+        volume.set_size(1, when(5));
+        volume.set_size(2, when(6));
+        assert!(volume.may_read(1, 5, 4) && volume.may_read(1, 0, 4));
+        assert!(volume.may_differ(1, 0, 4));
+        assert!(!volume.may_read(1, 5, 7) && volume.may_read(1, 0, 7));
+        volume.set_size(2, When { now: 9, horizon: 8 });
+        assert!(!volume.may_read(1, 5, 4), "nothing in flight is so old");
+    }
+}
