@@ -199,6 +199,10 @@ impl Site {
         std::fs::write(&configuration, self.configuration()).expect("the folder takes a file");
         let log = File::create(folder.join(log)).expect("the folder takes a file");
         let mut command = Command::new(program("lodestored"));
+        if self.cores.is_some() {
+            // It would win over the configuration.
+            command.env_remove("LODESTORED_CORES");
+        }
         command
             .arg("--config")
             .arg(configuration)
