@@ -22,6 +22,7 @@ pub(super) struct Link {
     /// The answer to a command for memory is put together here.
     data: Vec<u8>,
     loss: Option<String>,
+    has_refused_post: bool,
 }
 
 /// What goes with a command.
@@ -51,7 +52,18 @@ impl Link {
             next_id: 1,
             data: vec![0; DATA_BYTES_MAX],
             loss: None,
+            has_refused_post: false,
         }
+    }
+
+    /// Whether a write was refused that nobody waited for, since [`Link::forget_refused_post`].
+    pub(super) const fn has_refused_post(&self) -> bool {
+        self.has_refused_post
+    }
+
+    /// The controller begins anew.
+    pub(super) const fn forget_refused_post(&mut self) {
+        self.has_refused_post = false;
     }
 
     /// Why the server is gone, once it is.
@@ -229,11 +241,10 @@ impl Link {
     fn answer(&mut self, header: Header, allowance: Allowance) -> Result<(), VfioUserError> {
         let wants_reply = match header.kind {
             Kind::Command { wants_reply } => wants_reply,
-            // A server may answer a posted write although it need not; its refusal of one shows
-            // as a doorbell that was not heard, which the driver's deadlines find.
-            Kind::Reply | Kind::Refusal { .. }
-                if header.command == Command::RegionWrite.number() =>
-            {
+            // A server may answer a posted write although it need not.
+            Kind::Reply if header.command == Command::RegionWrite.number() => return Ok(()),
+            Kind::Refusal { .. } if header.command == Command::RegionWrite.number() => {
+                self.has_refused_post = true;
                 return Ok(());
             }
             Kind::Reply | Kind::Refusal { .. } => {

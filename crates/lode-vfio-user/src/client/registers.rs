@@ -104,7 +104,13 @@ impl Shared {
         let mut bytes = [0xFF; N];
         let is_read = self.talk(|link| {
             let patience = link.patience.request;
-            link.read_region(REGION_BAR_0, offset.into(), &mut bytes, patience)
+            link.read_region(REGION_BAR_0, offset.into(), &mut bytes, patience)?;
+            if offset == CSTS && link.has_refused_post() {
+                // What was submitted with that doorbell never ends: only a reset helps, and this
+                // is how a controller asks for one.
+                bytes[0] |= CSTS_FATAL;
+            }
+            Ok(())
         });
         // Refused or gone, it reads as what nobody drives.
         is_read.map_or([0xFF; N], |()| bytes)
@@ -118,7 +124,12 @@ impl Shared {
                 return link.post(REGION_BAR_0, offset.into(), bytes);
             }
             let patience = link.patience.request;
-            link.write_region(REGION_BAR_0, offset.into(), bytes, patience)
+            link.write_region(REGION_BAR_0, offset.into(), bytes, patience)?;
+            if offset == CC && bytes[0] & CC_ENABLE == 0 {
+                // Refusals of earlier doorbells came before this answer.
+                link.forget_refused_post();
+            }
+            Ok(())
         });
         // As on the wire: a write that nobody takes goes nowhere. The loss is noted.
         let _is_not_taken = outcome.is_err();
@@ -181,3 +192,8 @@ impl Registers for VfioUserRegisters {
 
 /// Where the doorbells begin (NVMe PCIe Transport 1.0 §3.1.2).
 const DOORBELLS: u32 = 0x1000;
+/// Controller Configuration and Status (NVMe Base 2.0 §3.1.4.5 and §3.1.4.6), their low bytes.
+const CC: u32 = 0x14;
+const CC_ENABLE: u8 = 1;
+const CSTS: u32 = 0x1C;
+const CSTS_FATAL: u8 = 1 << 1;

@@ -10,8 +10,8 @@ use lode_vfio_user::VfioUserBus;
 
 use crate::rig::{LIMIT, PATIENT};
 use crate::script::{
-    Came, DMA_READ, DMA_WRITE, IRQ_INFO, REGION_INFO, Sent, honest, message, receive, region,
-    reply, send, word,
+    Came, DMA_READ, DMA_WRITE, IRQ_INFO, REGION_INFO, REGION_READ, REGION_WRITE, Sent, honest,
+    message, receive, refusal, region, reply, send, serve, word,
 };
 
 /// Attaches to an honest script, which hands its end of the socket back afterwards; `bar` is what
@@ -128,6 +128,47 @@ fn a_server_that_sends_commands_is_looked_at_more_often_than_one_that_sends_none
     let soon = bus.advance(NOW).expect("more may come");
     assert!(soon > NOW && soon < NOW + Duration::from_millis(10));
     assert_eq!(bus.advance(NOW + Duration::from_secs(2)), None);
+}
+
+#[test]
+fn a_refused_doorbell_shows_as_a_fatal_status_until_the_controller_is_disabled() {
+    let (thread, socket) = serve(|came| {
+        let offset = came
+            .payload
+            .first_chunk()
+            .map(|low| u32::from_le_bytes(*low));
+        let is_refused = came.command == REGION_WRITE && offset == Some(0x1004);
+        let bytes = match came.command {
+            REGION_WRITE if is_refused => refusal(came, 0),
+            // All registers are 0.
+            REGION_READ if word(&came.payload, 8) == 0 => {
+                let count = word(&came.payload, 12) as usize;
+                reply(came, &[&came.payload[..16], &vec![0; count]].concat())
+            }
+            _ => return Some(honest(came)),
+        };
+        Some(Sent { bytes, file: None })
+    });
+    let name = "vfio-user:test".to_owned();
+    let bus = VfioUserBus::attach(name, socket, PATIENT, MonotonicClock::new()).expect("honest");
+    let registers = bus.registers();
+    let status = || registers.read_u32(0x1C);
+    registers.write_u32(0x1000, 1);
+    assert_eq!(status(), 0, "it was heard");
+    registers.write_u32(0x1004, 1);
+    assert_eq!(status(), 0b10);
+    assert_eq!(
+        registers.read_u32(0x14),
+        0,
+        "other registers are as they are"
+    );
+    registers.write_u32(0x14, 1);
+    assert_eq!(status(), 0b10, "enabling is no reset");
+    registers.write_u32(0x14, 0);
+    assert_eq!(status(), 0);
+    assert!(bus.is_present());
+    drop((bus, registers));
+    thread.join().expect("the script does not fail");
 }
 
 #[test]
