@@ -12,8 +12,6 @@ use lode_nvme_emu::{EmulatedController, EmulatorSpec, SignalPolicy};
 use lode_units::{Clock, Iova, Lba, MonotonicClock};
 use lode_vfio_user::{DoorbellTransport, Patience, Server, VfioUserBus, VfioUserError};
 
-pub(crate) type Queue = NamespaceQueue<VfioUserBus>;
-
 /// How long a test waits before it has failed, on a machine with much else to do.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// For servers that are honest.
@@ -77,15 +75,15 @@ pub(crate) fn emulator(options: &str) -> EmulatedController {
     EmulatedController::open(&spec).expect("memory")
 }
 
-/// A driver that is ready, with one queue.
-pub(crate) struct Rig {
-    pub(crate) controller: Controller<VfioUserBus>,
-    pub(crate) queue: Queue,
+/// A driver that is ready, with one queue; `B` is its end of the socket, `S` the other one.
+pub(crate) struct Rig<B: Bus = VfioUserBus, S = Served> {
+    pub(crate) controller: Controller<B>,
+    pub(crate) queue: NamespaceQueue<B>,
     pub(crate) data: DmaMemory,
     pub(crate) space: IovaSpace,
     pub(crate) clock: MonotonicClock,
     // Last: the driver lets go first.
-    pub(crate) served: Served,
+    pub(crate) served: S,
 }
 
 impl Rig {
@@ -95,9 +93,17 @@ impl Rig {
 
     pub(crate) fn over(emulator: EmulatedController, transport: DoorbellTransport) -> Self {
         let (served, socket) = Served::start(emulator, transport);
-        let clock = MonotonicClock::new();
-        let bus = VfioUserBus::attach("vfio-user:test".to_owned(), socket, PATIENT, clock)
+        let name = "vfio-user:test".to_owned();
+        let bus = VfioUserBus::attach(name, socket, PATIENT, MonotonicClock::new())
             .expect("an honest server");
+        Self::between(bus, served)
+    }
+}
+
+impl<B: Bus, S> Rig<B, S> {
+    /// A driver on `bus`, which reaches what `served` serves.
+    pub(crate) fn between(bus: B, served: S) -> Self {
+        let clock = MonotonicClock::new();
         let space = IovaSpace::new();
         let mut controller =
             Controller::new(bus, ControllerOptions::default(), &space).expect("memory");
