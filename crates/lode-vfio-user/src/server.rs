@@ -21,6 +21,7 @@ mod session;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use lode_bus::{Bus, Registers};
 use lode_units::{Clock, MonotonicClock};
@@ -139,12 +140,14 @@ fn attend<B: Bus>(
     stop: BorrowedFd<'_>,
 ) -> Result<End, VfioUserError> {
     let mut pace = Pace::new(clock.now(), session.has_mapped_doorbells());
+    let mut nap = Duration::ZERO;
     loop {
-        let was_busy = session.forward_doorbells();
+        let has_rung = session.forward_doorbells(!nap.is_zero());
         let now = clock.now();
         let due = session.advance(now);
-        let nap = match pace.turn(now, was_busy, due) {
+        nap = match pace.turn(now, has_rung, due) {
             Turn::GoOn => {
+                nap = Duration::ZERO;
                 std::thread::yield_now();
                 continue;
             }

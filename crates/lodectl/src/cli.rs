@@ -105,7 +105,7 @@ pub(crate) struct EmulateArguments {
 /// How doorbells come from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DoorbellChoice {
-    /// In shared memory, which is polled: fast; idle it wakes a thousand times a second
+    /// In shared memory, which is polled: fast; idle it wakes sixty times a second
     #[default]
     Mapped,
     /// As messages: slower; idle it sleeps

@@ -31,6 +31,8 @@ pub(super) struct Session<'a, B: Bus> {
     interrupts: ClientInterrupts,
     configuration: Configuration,
     has_agreed: bool,
+    /// A message brought a doorbell, or came behind some, since doorbells were asked for.
+    has_rung: bool,
     /// The answer that is being put together.
     answer: Vec<u8>,
     descriptors: Vec<OwnedFd>,
@@ -70,6 +72,7 @@ impl<'a, B: Bus> Session<'a, B> {
             doorbells,
             memory: ClientMemory::default(),
             has_agreed: false,
+            has_rung: false,
             answer: Vec::with_capacity(ANSWER_BYTES),
             descriptors: Vec::with_capacity(DESCRIPTORS_MAX),
         })
@@ -79,9 +82,15 @@ impl<'a, B: Bus> Session<'a, B> {
         self.doorbells.shared().is_some()
     }
 
-    /// See [`Doorbells::forward`].
-    pub(super) fn forward_doorbells(&mut self) -> bool {
-        self.doorbells.forward(self.registers)
+    /// See [`Doorbells::forward`]; true also when messages did so since the last call. After a
+    /// sleep every doorbell is looked at: the next look may be as long away.
+    pub(super) fn forward_doorbells(&mut self, has_slept: bool) -> bool {
+        let has_rung = if has_slept {
+            self.doorbells.forward_all(self.registers)
+        } else {
+            self.doorbells.forward(self.registers)
+        };
+        std::mem::take(&mut self.has_rung) || has_rung
     }
 
     /// Lets the controller work.
@@ -114,7 +123,7 @@ impl<'a, B: Bus> Session<'a, B> {
             self.descriptors.clear();
             self.descriptors.extend(self.stream.take_descriptors());
             // What the client rang before it sent this comes before this.
-            self.doorbells.forward_all(self.registers);
+            self.has_rung |= self.doorbells.forward_all(self.registers);
             self.answer.clear();
             let outcome = self.answer_to(header);
             if wants_reply {

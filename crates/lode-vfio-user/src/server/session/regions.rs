@@ -4,6 +4,7 @@ use lode_bus::{Bus, Registers};
 use zerocopy::IntoBytes;
 
 use super::{Attachment, Session, errno};
+use crate::server::doorbells::DOORBELLS;
 use crate::wire::{
     DATA_BYTES_MAX, Header, REGION_BAR_0, REGION_BAR_4, REGION_CONFIGURATION, REGION_COUNT,
     RegionAccess, RegionInfo, sparse_capability, split,
@@ -90,6 +91,7 @@ impl<B: Bus> Session<'_, B> {
         let is_written = match access.region.get() {
             REGION_BAR_0 => {
                 let at = self.register(offset, length)?;
+                self.has_rung |= at >= DOORBELLS;
                 write_register(self.registers, at, data)
             }
             REGION_BAR_4 => {
