@@ -110,7 +110,7 @@ impl<B: Bus> NamespaceQueue<B> {
             free: (0..slot_count).rev().collect(),
             shown: 0,
             untold: 0,
-            untold_max: untold_max(&parts.options, slot_count),
+            untold_max: untold_max(parts.options.interrupt_vector.is_some(), slot_count),
             mode: Mode::Waiting,
             seen: parts.shared.view(),
             scan_at: Instant::FAR_FUTURE,
@@ -154,6 +154,27 @@ impl<B: Bus> NamespaceQueue<B> {
     #[must_use]
     pub const fn stats(&self) -> QueueStats {
         self.stats
+    }
+
+    /// Somebody is going to wait for the queue's interrupt: the controller is told of every
+    /// completion taken so far, and from now on with each poll. So is a queue that has just been
+    /// made with a vector.
+    pub fn heed_interrupt(&mut self) {
+        if self.options.interrupt_vector.is_none() {
+            return;
+        }
+        self.untold_max = untold_max(true, self.link.entries - 1);
+        // Once a reset has begun nothing is rung; what was taken is of no account after it.
+        let is_followed = self.mode == Mode::Live && self.shared.view() == self.seen;
+        if self.untold > 0 && is_followed {
+            self.tell_taken();
+        }
+    }
+
+    /// Nobody waits for the queue's interrupt before [`NamespaceQueue::heed_interrupt`]:
+    /// completions are acknowledged as rarely as those of a queue that is only polled.
+    pub fn disregard_interrupt(&mut self) {
+        self.untold_max = untold_max(false, self.link.entries - 1);
     }
 
     /// Takes completions off the ring.
@@ -296,11 +317,11 @@ impl<B: Bus> fmt::Debug for NamespaceQueue<B> {
 
 /// With how many completions taken a controller is told of them. A register is written for each
 /// half of the ring rather than for each poll: until then the other half has room for what is in
-/// flight, and [`NamespaceQueue::show`] looks whether that is enough. Where completions
-/// interrupt, at once: a controller need not interrupt again while the host has not said that it
-/// saw the last ones.
-fn untold_max(options: &QueueOptions, slot_count: u16) -> usize {
-    if options.interrupt_vector.is_some() {
+/// flight, and [`NamespaceQueue::show`] looks whether that is enough. Where somebody heeds the
+/// interrupts, at once: a controller need not interrupt again while the host has not said that it
+/// saw the last completions.
+fn untold_max(is_heeded: bool, slot_count: u16) -> usize {
+    if is_heeded {
         1
     } else {
         usize::from(slot_count).div_ceil(2)

@@ -37,6 +37,11 @@ pub trait Hosted: 'static {
     /// The next moment at which [`Hosted::poll`] has something to do although nothing completes.
     fn next_deadline(&self) -> Option<Instant>;
 
+    /// The core is about to sleep, and [`Hosted::arm`] is next: devices that put off signals until
+    /// they have heard of the completions that were found are told of all of them, now and from
+    /// now on with each poll.
+    fn acknowledge(&mut self) {}
+
     /// The core is about to sleep: from now on a completion signals [`CoreContext::signal`], by
     /// an interrupt that is routed there or by [`Signal::notify`]. One poll follows.
     ///

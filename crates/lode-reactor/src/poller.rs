@@ -132,6 +132,7 @@ impl<H: Hosted> Poller<H> {
         for step in FALLING_ASLEEP {
             match step {
                 Step::Forget => self.sleeper.forget(),
+                Step::Acknowledge => self.hosting.hosted.borrow_mut().acknowledge(),
                 Step::Arm => {
                     self.hosting.hosted.borrow_mut().arm();
                     self.signal.arm();

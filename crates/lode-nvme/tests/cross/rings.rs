@@ -2,6 +2,7 @@
 
 use lode_block::{BlockDevice, Operation, RejectReason};
 use lode_nvme::QueueOptions;
+use lode_nvme_emu::DeviceFault;
 
 use crate::rig::{Queue, Rig, RigSpec, bare, transfer};
 
@@ -59,6 +60,54 @@ fn completions_that_interrupt_are_acknowledged_by_the_poll_that_finds_them() {
         batch(&mut rig, &mut queue, 3);
         assert_eq!(queue.stats().completion_doorbells - before, round);
     }
+}
+
+#[test]
+fn interrupts_that_nobody_heeds_are_acknowledged_by_the_half_ring() {
+    let mut rig = Rig::new().ready();
+    let mut queue = rig.open_with(QueueOptions {
+        interrupt_vector: Some(0),
+        ..QueueOptions::default()
+    });
+    batch(&mut rig, &mut queue, 1);
+    queue.disregard_interrupt();
+    let told = |queue: &Queue| queue.stats().completion_doorbells;
+    let before = told(&queue);
+    for round in 1..=16 {
+        batch(&mut rig, &mut queue, 32);
+        assert_eq!(told(&queue) - before, round / 4, "128 completions each");
+    }
+    // Whoever waits for an interrupt leaves nothing unacknowledged.
+    batch(&mut rig, &mut queue, 5);
+    let before = told(&queue);
+    queue.heed_interrupt();
+    assert_eq!(told(&queue) - before, 1);
+    queue.heed_interrupt();
+    assert_eq!(told(&queue) - before, 1, "there is nothing to tell");
+    for round in 2..=10 {
+        batch(&mut rig, &mut queue, 3);
+        assert_eq!(told(&queue) - before, round);
+    }
+}
+
+#[test]
+fn a_queue_in_a_reset_is_not_acknowledged() {
+    let mut rig = Rig::new().ready();
+    let mut queue = rig.open_with(QueueOptions {
+        interrupt_vector: Some(0),
+        ..QueueOptions::default()
+    });
+    queue.disregard_interrupt();
+    batch(&mut rig, &mut queue, 5);
+    let before = queue.stats().completion_doorbells;
+    rig.emulator.apply(DeviceFault::FatalStatus);
+    rig.until(|rig| rig.controller.stats().resets_completed == 1);
+    // The queue itself has not been polled since.
+    queue.heed_interrupt();
+    assert_eq!(queue.stats().completion_doorbells, before);
+    let completion = rig.run(&mut queue, bare(Operation::Flush, 1, 0, 0));
+    assert_eq!(completion.result, Ok(()));
+    assert_eq!(queue.stats().completion_doorbells - before, 1);
 }
 
 #[test]

@@ -7,6 +7,9 @@
 pub(super) enum Step {
     /// Forget the signals seen so far: what they announced, the next look finds.
     Forget,
+    /// Tell the devices of every completion that was found: one that waits to hear of the last
+    /// ones need not signal the next.
+    Acknowledge,
     /// Have completions signal from now on.
     Arm,
     /// Poll once more; whatever is found calls the sleep off.
@@ -16,7 +19,13 @@ pub(super) enum Step {
 }
 
 /// The steps, first to last.
-pub(super) const FALLING_ASLEEP: [Step; 4] = [Step::Forget, Step::Arm, Step::Look, Step::Sleep];
+pub(super) const FALLING_ASLEEP: [Step; 5] = [
+    Step::Forget,
+    Step::Acknowledge,
+    Step::Arm,
+    Step::Look,
+    Step::Sleep,
+];
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Nothing but a wake-up ends the wait for a request here: the deadlines that would otherwise
 //! cover up for a lost one are a day away, so that it leaves the test stuck.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lode_block::Durability;
@@ -11,11 +12,13 @@ use lode_extent::{SyncAttribute, VolumeLimits, VolumeSpec};
 use lode_nvme::{ControllerOptions, QueueOptions};
 use lode_reactor::gateway::{self, IoRequest, take_buffer};
 use lode_reactor::{CoreExit, CoreHandle, CoreStats};
+use lode_server::{Families, MetricsSource};
 use lode_units::{BlockSize, Clock, MonotonicClock, Random, SeededRandom};
 
 use super::Node;
 use crate::config::{self, Config, Poll};
 use crate::cores::{self, Started};
+use crate::drive::{DevicesSource, Opener};
 use crate::pools::Pools;
 
 /// Runs `make`'s future on the core and returns its result.
@@ -128,8 +131,68 @@ async fn load(core: &CoreHandle<Node>, requests: u64) {
     }
 }
 
+/// How often the polls of the devices' queues found something, and how often the devices were told
+/// of it.
+#[derive(Clone, Copy, Debug)]
+struct Polls {
+    productive: u64,
+    told: u64,
+}
+
+impl Polls {
+    fn of(opener: &Opener) -> Self {
+        let mut families = Families::default();
+        DevicesSource(Arc::clone(opener.registry.devices())).collect(&mut families);
+        let text = families.encode();
+        let count = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let sample = line.and_then(|line| line.rsplit_once(' '));
+            let (_, value) = sample.expect("the device's queue is shown");
+            value.parse().expect("a count")
+        };
+        Self {
+            productive: count("lodestore_nvme_productive_polls_total{"),
+            told: count("lodestore_nvme_completion_doorbells_total{"),
+        }
+    }
+}
+
+/// Requests on the core itself, each as soon as the last one has ended.
+async fn burst(core: &CoreHandle<Node>, requests: u64) {
+    let volume = create_volume(core).await;
+    let work = async move {
+        let mut buffer = take_buffer(BLOCK_LENGTH).await.ok();
+        for round in 0..requests {
+            let request = IoRequest {
+                volume,
+                operation: DataOperation::Write,
+                durability: Durability::None,
+                offset_bytes: round % BLOCKS * BLOCK_BYTES,
+                length_bytes: BLOCK_BYTES,
+                buffer: buffer.take(),
+            };
+            let answer = gateway::submit(request).expect("room").await;
+            answer.result.expect("a write");
+            buffer = answer.buffer;
+        }
+    };
+    on_core(core, || work).await;
+}
+
 /// Runs [`load`] on a core over `device`; the core's account afterwards.
-fn run(poll: Poll, device: &str, requests: u64) -> std::sync::Arc<CoreStats> {
+fn run(poll: Poll, device: &str, requests: u64) -> Arc<CoreStats> {
+    with_core(poll, device, async |core, _| {
+        load(core, requests).await;
+        Arc::clone(core.stats())
+    })
+}
+
+/// Runs `load` on a core over `device` and returns its result.
+fn with_core<R>(
+    poll: Poll,
+    device: &str,
+    load: impl AsyncFnOnce(&CoreHandle<Node>, &Opener) -> R,
+) -> R {
     let mut config = Config::default();
     config.core.poll = poll;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -151,17 +214,17 @@ fn run(poll: Poll, device: &str, requests: u64) -> std::sync::Arc<CoreStats> {
             command_timeout: NEVER,
             ..opener.queue
         };
-        let pools = Pools::new(cores, opener);
+        let pools = Pools::new(cores, opener.clone());
         let pool = config::Pool {
             name: "tank".to_owned(),
             devices: vec![device.to_owned()],
             create: true,
         };
         pools.open_configured(&pool).await.expect("a pool");
-        load(&core, requests).await;
+        let result = load(&core, &opener).await;
         pools.close_all(STUCK_AFTER).await;
         assert_eq!(core.shutdown(STUCK_AFTER).await, CoreExit::Stopped);
-        std::sync::Arc::clone(core.stats())
+        result
     };
     runtime.block_on(async {
         tokio::time::timeout(STUCK_AFTER, work)
@@ -171,7 +234,7 @@ fn run(poll: Poll, device: &str, requests: u64) -> std::sync::Arc<CoreStats> {
 }
 
 /// A device whose completions arrive from the kernel while the core does something else.
-fn over_a_file(poll: Poll) -> std::sync::Arc<CoreStats> {
+fn over_a_file(poll: Poll) -> Arc<CoreStats> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk");
     let options = "size=64MiB&create";
@@ -204,6 +267,29 @@ fn a_slow_device_is_slept_for_in_both_modes_that_sleep() {
     for poll in [Poll::Adaptive, Poll::Interrupt] {
         let stats = run(poll, "memory:64MiB?latency=1500us+1ms", 500);
         assert!(stats.wakes_by_deadline.read() > 250, "{poll:?}");
+    }
+}
+
+#[test]
+fn a_busy_core_tells_its_device_seldom_and_one_that_heeds_interrupts_every_time() {
+    for poll in [Poll::Always, Poll::Adaptive, Poll::Interrupt] {
+        let polls = with_core(poll, "memory:64MiB", async |core, opener| {
+            burst(core, REQUESTS).await;
+            // The figures are shown now and then, and before the core sleeps.
+            loop {
+                let polls = Polls::of(opener);
+                if polls.productive >= REQUESTS {
+                    return polls;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        match poll {
+            Poll::Interrupt => assert!(polls.told >= polls.productive, "{polls:?}"),
+            Poll::Always | Poll::Adaptive => {
+                assert!(polls.told < polls.productive / 4, "{polls:?}")
+            }
+        }
     }
 }
 

@@ -25,6 +25,8 @@ struct World {
     unarmed: Unarmed,
     is_armed: bool,
     is_pending: bool,
+    /// The device does not signal before it has heard of the completions that were found.
+    is_untold: bool,
     /// A signal that the core has not consumed: it ends a sleep.
     is_signalled: bool,
     /// Entries that no poll has found yet.
@@ -36,6 +38,7 @@ impl World {
     fn device(&mut self, what: Move) {
         match what {
             Move::Post => self.posted += 1,
+            Move::Signal if self.is_untold => {}
             Move::Signal if self.is_armed => self.is_signalled = true,
             Move::Signal => self.is_pending |= self.unarmed == Unarmed::Kept,
         }
@@ -45,6 +48,7 @@ impl World {
     fn core(&mut self, step: Step) -> bool {
         match step {
             Step::Forget => self.is_signalled = false,
+            Step::Acknowledge => self.is_untold = false,
             Step::Arm => {
                 self.is_armed = true;
                 self.is_signalled |= std::mem::take(&mut self.is_pending);
@@ -88,8 +92,9 @@ fn play_all(steps: &[Step], unarmed: Unarmed) -> (u64, u64) {
     let mut sum = (0, 0);
     for completions in 0..=3 {
         let moves = [Move::Post, Move::Signal].repeat(completions);
-        for bits in 0..8_u8 {
-            let [is_armed, is_signalled, is_pending] = [1, 2, 4].map(|bit| bits & bit != 0);
+        for bits in 0..16_u8 {
+            let [is_armed, is_signalled, is_pending, is_untold] =
+                [1, 2, 4, 8].map(|bit| bits & bit != 0);
             if is_pending && (is_armed || unarmed == Unarmed::Dropped) {
                 continue;
             }
@@ -97,6 +102,7 @@ fn play_all(steps: &[Step], unarmed: Unarmed) -> (u64, u64) {
                 unarmed,
                 is_armed,
                 is_pending,
+                is_untold,
                 is_signalled,
                 posted: 0,
                 is_asleep: false,
@@ -137,10 +143,32 @@ fn without_arming_a_completion_is_slept_over_by_either_kind_of_device() {
 }
 
 #[test]
+fn without_acknowledging_a_device_that_waits_for_it_is_slept_over() {
+    for unarmed in [Unarmed::Kept, Unarmed::Dropped] {
+        let (_, lost) = play_all(&without(Step::Acknowledge), unarmed);
+        assert!(lost > 0, "{unarmed:?}");
+    }
+}
+
+#[test]
+fn acknowledging_after_the_look_loses_completions() {
+    let steps = [
+        Step::Forget,
+        Step::Arm,
+        Step::Look,
+        Step::Acknowledge,
+        Step::Sleep,
+    ];
+    let (_, lost) = play_all(&steps, Unarmed::Kept);
+    assert!(lost > 0);
+}
+
+#[test]
 fn looking_before_arming_and_forgetting_after_the_look_both_lose_completions() {
     let looks_early = [Step::Forget, Step::Look, Step::Arm, Step::Sleep];
     let forgets_late = [Step::Arm, Step::Look, Step::Forget, Step::Sleep];
     for steps in [looks_early, forgets_late] {
+        let steps = [&[Step::Acknowledge], &steps[..]].concat();
         let (_, lost) = play_all(&steps, Unarmed::Dropped);
         assert!(lost > 0, "{steps:?}");
     }
