@@ -32,6 +32,7 @@ mod metadata;
 mod op;
 mod peers;
 mod port;
+mod recent;
 mod request;
 mod route;
 mod shard;

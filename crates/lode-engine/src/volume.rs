@@ -10,11 +10,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lode_block::Durability;
-use lode_extent::{LogicalBlock, Piece, PoolBlock, SyncAttribute, VolumeId, VolumeInfo};
+use lode_extent::{SyncAttribute, VolumeId, VolumeInfo};
 use lode_units::BlockSize;
 
 use crate::core::ShardCore;
 use crate::op::OpIndex;
+use crate::recent::RecentExtents;
 use crate::stats::VolumeStats;
 use crate::throttle::Throttle;
 
@@ -43,12 +44,7 @@ pub(crate) struct Volume {
     pub(crate) throttle: Arc<Throttle>,
     held: Vec<HeldRange>,
     barrier_count: u32,
-    /// The extent that served last, as long as nothing has changed the mapping.
-    recent: Option<Piece>,
-    /// It has served again since.
-    has_recent_served: bool,
-    /// Lookups that pass before another extent is remembered.
-    recent_pause: u8,
+    pub(crate) recent: RecentExtents,
 }
 
 /// Against what a range is held.
@@ -97,53 +93,8 @@ impl Volume {
             stats,
             held: Vec::new(),
             barrier_count: 0,
-            recent: None,
-            has_recent_served: false,
-            recent_pause: 0,
+            recent: RecentExtents::new(),
         }
-    }
-
-    /// The part of the extent that served last which covers the units, if it covers them all.
-    #[inline]
-    pub(crate) fn recent(&mut self, first_unit: u64, count: u32) -> Option<Piece> {
-        let extent = self.recent?;
-        let into = first_unit.checked_sub(extent.logical.get())?;
-        if into + u64::from(count) > u64::from(extent.count) {
-            return None;
-        }
-        self.has_recent_served = true;
-        Some(Piece {
-            logical: LogicalBlock::new(first_unit),
-            physical: PoolBlock::new(extent.physical.get() + into),
-            count,
-            ..extent
-        })
-    }
-
-    /// Whether the extent of a lookup is worth asking for: where the one before it served nobody
-    /// it is not, and that is found out only now and then.
-    pub(crate) fn wants_extent(&mut self) -> bool {
-        if let Some(pause) = self.recent_pause.checked_sub(1) {
-            self.recent_pause = pause;
-            return false;
-        }
-        if self.recent.is_some() && !self.has_recent_served {
-            self.remember(None);
-            return false;
-        }
-        true
-    }
-
-    /// Remembers an extent for the next lookups.
-    pub(crate) fn remember(&mut self, extent: Option<Piece>) {
-        self.recent = extent;
-        self.has_recent_served = false;
-        self.recent_pause = if extent.is_none() { PAUSE } else { 0 };
-    }
-
-    /// Forgets what was remembered: the mapping changes.
-    pub(crate) fn forget(&mut self) {
-        self.recent = None;
     }
 
     /// Whether a barrier of another request covers part of the units.
@@ -212,9 +163,6 @@ impl Volume {
         }
     }
 }
-
-/// How many lookups pass before remembering is tried again.
-const PAUSE: u8 = 64;
 
 /// The open volumes of a pool, found by slot in constant time.
 #[derive(Debug, Default)]

@@ -71,7 +71,7 @@ impl<D: BlockDevice> PoolHost<D> {
             self.complete(index, Err(IoError::UnknownVolume), core);
             return;
         };
-        volume.forget();
+        volume.recent.forget();
         let first = LogicalBlock::new(op.cursor / UNIT);
         let count = u32::try_from((op.end - op.cursor) / UNIT).unwrap_or(u32::MAX);
         match self.pool.unmap(volume.id, first, count) {
@@ -87,7 +87,7 @@ impl<D: BlockDevice> PoolHost<D> {
     fn record(&mut self, index: OpIndex, core: &mut ShardCore) {
         let handle = core.ops.get(index).volume;
         if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
-            volume.forget();
+            volume.recent.forget();
         }
         while let Some(allocation) = core.ops.get_mut(index).allocations.pop() {
             if let Err((allocation, error)) = self.pool.record(allocation) {

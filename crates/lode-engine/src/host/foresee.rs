@@ -42,7 +42,7 @@ impl<D: BlockDevice> PoolHost<D> {
         }
         let count = u32::try_from(end - first).expect("a transfer is bounded by 1 MiB");
         let mut pieces = Pieces::new();
-        match volume.recent(first, count) {
+        match volume.recent.covering(first, count) {
             Some(piece) => pieces.push(piece),
             None => {
                 let first = LogicalBlock::new(first);

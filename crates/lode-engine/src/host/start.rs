@@ -191,7 +191,7 @@ impl<D: BlockDevice> PoolHost<D> {
             return false;
         };
         let count = u32::try_from(end - first).expect("a transfer is bounded by 1 MiB");
-        if let Some(piece) = volume.recent(first, count) {
+        if let Some(piece) = volume.recent.covering(first, count) {
             pieces.push(piece);
             return true;
         }
@@ -199,10 +199,11 @@ impl<D: BlockDevice> PoolHost<D> {
         let outcome = self.pool.lookup(volume.id, first, count, pieces);
         if let [piece] = pieces.as_slice()
             && is_in_place(piece)
-            && volume.wants_extent()
+            && volume.recent.wants(first.get())
         {
             let extent = self.pool.written_extent(volume.id, first);
-            volume.remember(extent.filter(|extent| extent.flags.is_empty()));
+            let reliable = extent.filter(|extent| extent.flags.is_empty());
+            volume.recent.remember(first.get(), reliable);
         }
         self.looked_up(index, outcome, core)
     }

@@ -127,7 +127,7 @@ impl<D: BlockDevice> PoolHost<D> {
         if let Some(volume) = self.volumes.get_mut(handle.slot, handle.generation) {
             volume.size_bytes = size_bytes;
             volume.is_changing = false;
-            volume.forget();
+            volume.recent.forget();
         }
     }
 
