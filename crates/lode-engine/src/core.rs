@@ -128,6 +128,19 @@ impl ShardCore {
         }
     }
 
+    /// Takes back the memory that a request had beside its own buffer. Whether it had any.
+    #[inline]
+    pub(crate) fn take_back_memory(&mut self, index: OpIndex) -> bool {
+        let op = self.ops.get_mut(index);
+        if op.scratch.is_none() && op.edges.is_none() {
+            return false;
+        }
+        for buffer in [op.scratch.take(), op.edges.take()].into_iter().flatten() {
+            self.buffers.give_back(buffer);
+        }
+        true
+    }
+
     /// Marks a request as one that a queue will resume, and gives the queue its index.
     pub(crate) fn queued(&mut self, index: OpIndex) -> OpIndex {
         self.ops.get_mut(index).is_queued = true;

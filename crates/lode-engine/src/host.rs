@@ -241,9 +241,10 @@ impl<D: BlockDevice> PoolHost<D> {
         let mut completions = std::mem::take(&mut self.completions);
         let found = self.lanes[lane].poll(core.now, &mut completions);
         let device = DeviceIndex::new(u16::try_from(lane).expect("a pool has few devices"));
-        for completion in completions.drain(..) {
-            self.dispatch(device, &completion, core);
+        for completion in &completions {
+            self.dispatch(device, completion, core);
         }
+        completions.clear();
         self.completions = completions;
         if found > 0 {
             self.resume_lane_waiters(lane, core);

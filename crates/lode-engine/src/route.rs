@@ -83,8 +83,8 @@ impl Inline {
     #[inline]
     pub(crate) fn complete(self, figures: Option<&VolumeStats>, core: &mut ShardCore) -> bool {
         let index = self.slot.spend();
+        let is_freed = core.take_back_memory(index);
         let op = core.ops.get_mut(index);
-        let fetched = [op.scratch.take(), op.edges.take()];
         let buffer = op.buffer.take();
         if let Some(figures) = figures {
             let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
@@ -97,10 +97,6 @@ impl Inline {
             result: Ok(self.achieved),
             buffer,
         }));
-        let is_freed = fetched.iter().any(Option::is_some);
-        for buffer in fetched.into_iter().flatten() {
-            core.buffers.give_back(buffer);
-        }
         is_freed
     }
 

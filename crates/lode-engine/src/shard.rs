@@ -269,7 +269,9 @@ impl<D: BlockDevice> Shard<D> {
         // What is completed from here on goes straight into the caller's list.
         std::mem::swap(&mut self.core.out, completions);
         let before = self.core.out.len();
-        self.core.out.append(completions);
+        if !completions.is_empty() {
+            self.core.out.append(completions);
+        }
         let mut found = self.receive();
         for host in self.pools.iter_mut().flatten() {
             found += host.poll(&mut self.core);

@@ -206,9 +206,11 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) {
         self.cancel_allocations(index, core);
+        if core.take_back_memory(index) {
+            core.wake_all(&mut self.scratch_waiters);
+        }
         let op = core.ops.get_mut(index);
         let (owner, buffer) = (op.owner, op.buffer.take());
-        let fetched = [op.scratch.take(), op.edges.take()];
         let reasons = match &result {
             Ok(_) if op.operation == DataOperation::Flush => op.reasons | Reasons::FLUSH,
             Ok(_) => op.reasons,
@@ -231,12 +233,6 @@ impl<D: BlockDevice> PoolHost<D> {
             volume.let_go(index, core);
         }
         core.ops.free(index);
-        if fetched.iter().any(Option::is_some) {
-            for buffer in fetched.into_iter().flatten() {
-                core.buffers.give_back(buffer);
-            }
-            core.wake_all(&mut self.scratch_waiters);
-        }
         match owner {
             Owner::Client(token) => {
                 let done = DataCompletion {
