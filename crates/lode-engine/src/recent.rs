@@ -8,16 +8,16 @@ use lode_extent::{LogicalBlock, Piece, PieceFlags, PieceKind, PoolBlock};
 pub(crate) struct RecentExtents {
     places: [Place; PLACES],
     is_empty: bool,
-    /// Lookups that pass before another extent is remembered.
-    pause: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Of no units: none.
     extent: Piece,
-    /// It has served since it was remembered.
-    has_served: bool,
+    /// How many lookups beside it the extent outlasts; 0 when it has served nobody.
+    credit: u8,
+    /// Lookups that pass before another extent is remembered.
+    pause: u8,
 }
 
 impl RecentExtents {
@@ -26,7 +26,6 @@ impl RecentExtents {
         Self {
             places: [Place::VACANT; PLACES],
             is_empty: true,
-            pause: 0,
         }
     }
 
@@ -39,7 +38,7 @@ impl RecentExtents {
         if into + u64::from(count) > u64::from(extent.count) {
             return None;
         }
-        place.has_served = true;
+        place.credit = CREDIT;
         Some(Piece {
             logical: LogicalBlock::new(first_unit),
             physical: PoolBlock::new(extent.physical.get() + into),
@@ -48,31 +47,31 @@ impl RecentExtents {
         })
     }
 
-    /// Whether the extent that a lookup of this unit met is worth asking for: where the one before
-    /// it served nobody it is not, and that is found out only now and then.
+    /// Whether the extent that a lookup of this unit met is worth asking for. Not while the one
+    /// that is remembered serves more often; and where that one served nobody, as in a stretch of
+    /// short extents, it is found out only now and then.
     pub(crate) fn wants(&mut self, first_unit: u64) -> bool {
-        if let Some(pause) = self.pause.checked_sub(1) {
-            self.pause = pause;
-            return false;
-        }
         let place = &mut self.places[place_of(first_unit)];
-        if place.extent.count > 0 && !place.has_served {
-            *place = Place::VACANT;
-            self.pause = PAUSE;
+        if let Some(pause) = place.pause.checked_sub(1) {
+            place.pause = pause;
             return false;
         }
-        true
+        if place.extent.count > 0 && place.credit == 0 {
+            *place = Place::PAUSING;
+            return false;
+        }
+        place.credit = place.credit.saturating_sub(1);
+        place.credit == 0
     }
 
     /// Remembers the extent that a lookup of `first_unit` met; `None` where it cannot be relied on.
     pub(crate) fn remember(&mut self, first_unit: u64, extent: Option<Piece>) {
-        let Some(extent) = extent else {
-            self.pause = PAUSE;
-            return;
-        };
-        self.places[place_of(first_unit)] = Place {
-            extent,
-            has_served: false,
+        self.places[place_of(first_unit)] = match extent {
+            Some(extent) => Place {
+                extent,
+                ..Place::VACANT
+            },
+            None => Place::PAUSING,
         };
         self.is_empty = false;
     }
@@ -95,7 +94,12 @@ impl Place {
             physical: PoolBlock::new(0),
             count: 0,
         },
-        has_served: false,
+        credit: 0,
+        pause: 0,
+    };
+    const PAUSING: Self = Self {
+        pause: PAUSE,
+        ..Self::VACANT
     };
 }
 
@@ -109,8 +113,10 @@ fn place_of(unit: u64) -> usize {
 const PLACES: usize = 32;
 /// 128 MiB: an extent lies within one allocation group, and that is hardly shorter.
 const STRETCH_UNITS: u64 = 1 << 15;
+/// What serving earns: an extent gives way when so many lookups pass it by before it serves again.
+const CREDIT: u8 = 4;
 /// How many lookups pass before remembering is tried again.
-const PAUSE: u8 = 64;
+const PAUSE: u8 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -166,8 +172,20 @@ mod tests {
         assert!(recent.wants(10));
         recent.remember(10, Some(extent(10, 1000, 4)));
         assert!(recent.covering(10, 1).is_some());
-        assert!(recent.wants(20), "the one before served");
         recent.remember(20, None);
         assert!(!recent.wants(30), "nothing to rely on lies here");
+        assert!(recent.wants(STRETCH_UNITS), "elsewhere there may be");
+    }
+
+    #[test]
+    fn what_serves_outlasts_a_few_lookups_beside_it() {
+        let mut recent = RecentExtents::new();
+        recent.remember(0, Some(extent(0, 1000, 4)));
+        for _ in 0..2 * CREDIT {
+            assert!(recent.covering(1, 1).is_some());
+            assert!(!recent.wants(10));
+        }
+        let passed_by = (1..CREDIT).filter(|_| recent.wants(10)).count();
+        assert_eq!(passed_by, 1, "the last of them");
     }
 }

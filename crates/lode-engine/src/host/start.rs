@@ -177,12 +177,7 @@ impl<D: BlockDevice> PoolHost<D> {
 
     /// Finds how the range of a request is mapped. `false` when the request was parked or ended.
     #[inline]
-    pub(super) fn look_up(
-        &mut self,
-        index: OpIndex,
-        pieces: &mut Pieces,
-        core: &mut ShardCore,
-    ) -> bool {
+    fn look_up(&mut self, index: OpIndex, pieces: &mut Pieces, core: &mut ShardCore) -> bool {
         let op = core.ops.get(index);
         let (first, end) = (op.offset / UNIT, units_to(op.range_end()));
         let handle = op.volume;
@@ -195,15 +190,15 @@ impl<D: BlockDevice> PoolHost<D> {
             pieces.push(piece);
             return true;
         }
-        let first = LogicalBlock::new(first);
-        let outcome = self.pool.lookup(volume.id, first, count, pieces);
+        let block = LogicalBlock::new(first);
+        let outcome = self.pool.lookup(volume.id, block, count, pieces);
         if let [piece] = pieces.as_slice()
             && is_in_place(piece)
-            && volume.recent.wants(first.get())
+            && volume.recent.wants(first)
         {
-            let extent = self.pool.written_extent(volume.id, first);
+            let extent = self.pool.written_extent(volume.id, block);
             let reliable = extent.filter(|extent| extent.flags.is_empty());
-            volume.recent.remember(first.get(), reliable);
+            volume.recent.remember(first, reliable);
         }
         self.looked_up(index, outcome, core)
     }
