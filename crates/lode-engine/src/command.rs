@@ -2,7 +2,7 @@
 //! found for it.
 
 use lode_block::{BlockDevice, DeviceError, Operation, Request};
-use lode_bus::DmaSpan;
+use lode_bus::{DmaBuffer, DmaSpan};
 use lode_units::{DeviceIndex, Lba};
 
 use crate::classify::DataCommand;
@@ -10,6 +10,7 @@ use crate::core::ShardCore;
 use crate::host::{UNIT, edge_offset};
 use crate::lane::{Lane, NotSubmitted};
 use crate::op::{Failure, Op, OpIndex, Step};
+use crate::stats::ShardStats;
 use crate::tag::{CommandOwner, SECTOR_BYTES};
 
 /// What became of a stretch that was to be submitted.
@@ -32,9 +33,9 @@ pub(crate) fn submit_stretch<D: BlockDevice>(
 ) -> Submitted {
     let (device, block) = place;
     let lane = &mut lanes[device.index()];
-    let op = core.ops.get(index);
+    let op = core.ops.get_mut(index);
     let length = (end - op.cursor).min(u64::from(lane.transfer_max_bytes()));
-    let (data, length) = data_span(op, length, core);
+    let (data, length) = data_span(op, length, &core.zeros);
     let operation = operation_of(op);
     let shift = lane.geometry().block_size.shift();
     let byte = block * UNIT + op.cursor % UNIT;
@@ -50,33 +51,11 @@ pub(crate) fn submit_stretch<D: BlockDevice>(
         block_count: narrow(length >> shift),
         data,
     };
-    let outcome = lane.submit_data(request);
-    submitted(lane, index, (device, length), operation, outcome, core)
-}
-
-/// Notes what became of a command.
-#[inline]
-fn submitted<D: BlockDevice>(
-    lane: &mut Lane<D>,
-    index: OpIndex,
-    (device, length): (DeviceIndex, u64),
-    operation: Operation,
-    outcome: Result<(), NotSubmitted>,
-    core: &mut ShardCore,
-) -> Submitted {
-    match outcome {
+    match lane.submit_data(request) {
         Ok(()) => {
-            match operation {
-                Operation::Read => core.stats.read_commands.increment(),
-                Operation::WriteThrough => {
-                    core.stats.write_commands.increment();
-                    core.stats.write_through_commands.increment();
-                }
-                _ => core.stats.write_commands.increment(),
-            }
-            let op = core.ops.get_mut(index);
             op.cursor += length;
             op.outstanding += 1;
+            count(operation, &core.stats);
             Submitted::Yes
         }
         Err(NotSubmitted::Full) => {
@@ -86,9 +65,22 @@ fn submitted<D: BlockDevice>(
             Submitted::Parked
         }
         Err(NotSubmitted::Failed(error)) => {
-            fail_at_cursor(core.ops.get_mut(index), device, length, error);
+            fail_at_cursor(op, device, length, error);
             Submitted::Yes
         }
+    }
+}
+
+/// Counts a command that a device has taken.
+#[inline]
+fn count(operation: Operation, stats: &ShardStats) {
+    match operation {
+        Operation::Read => stats.read_commands.increment(),
+        Operation::WriteThrough => {
+            stats.write_commands.increment();
+            stats.write_through_commands.increment();
+        }
+        _ => stats.write_commands.increment(),
     }
 }
 
@@ -105,7 +97,7 @@ pub(crate) fn middle_end(op: &Op) -> u64 {
 /// The memory of the command that begins at the cursor, and its length: it ends where the
 /// request's own data begin or end, since zeros and fetched ends come from elsewhere.
 #[inline]
-fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
+fn data_span(op: &Op, length: u64, zeros: &DmaBuffer) -> (DmaSpan, u64) {
     let cursor = op.cursor;
     if let (Some(at), Some(edges)) = (edge_offset(op, cursor), &op.edges) {
         let within = cursor % UNIT;
@@ -120,7 +112,7 @@ fn data_span(op: &Op, length: u64, core: &ShardCore) -> (DmaSpan, u64) {
             UNIT - cursor % UNIT
         };
         let length = length.min(limit).min(UNIT);
-        return (core.zeros(narrow(length)), length);
+        return (zeros.span().part(0, narrow(length)), length);
     }
     let length = length.min(middle_end(op) - cursor);
     let from = narrow(cursor - op.offset);

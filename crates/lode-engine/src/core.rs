@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lode_block::{BufferPool, BufferPoolSpec};
-use lode_bus::{BusError, DmaBuffer, DmaMemory, DmaSpan, IovaSpace, PagePreference};
+use lode_bus::{BusError, DmaBuffer, DmaMemory, IovaSpace, PagePreference};
 use lode_extent::METADATA_IO_BLOCKS_MAX;
 use lode_units::Instant;
 use lode_units::limits::{ALLOCATION_UNIT_BYTES, IO_LENGTH_MAX_BYTES};
@@ -37,7 +37,8 @@ pub(crate) struct ShardCore {
     pub(crate) routing: Routing,
     /// Buffers of metadata operations, of comparisons, and of the ends of requests.
     pub(crate) buffers: BufferPool,
-    zeros: DmaBuffer,
+    /// Memory that holds zeros: one allocation unit of it.
+    pub(crate) zeros: DmaBuffer,
     zero_memory: DmaMemory,
 }
 
@@ -104,11 +105,6 @@ impl ShardCore {
             .chain(std::iter::once(&self.zero_memory))
     }
 
-    /// Memory that holds zeros: at most one allocation unit of it.
-    pub(crate) fn zeros(&self, length_bytes: u32) -> DmaSpan {
-        self.zeros.span().part(0, length_bytes)
-    }
-
     /// Ends a request that was not taken.
     pub(crate) fn refuse(&mut self, request: DataRequest, error: IoError) {
         self.out.push(Completion::Data(DataCompletion {
@@ -128,17 +124,12 @@ impl ShardCore {
         }
     }
 
-    /// Takes back the memory that a request had beside its own buffer. Whether it had any.
-    #[inline]
-    pub(crate) fn take_back_memory(&mut self, index: OpIndex) -> bool {
+    /// Takes back the memory that a request had beside its own buffer.
+    pub(crate) fn take_back_memory(&mut self, index: OpIndex) {
         let op = self.ops.get_mut(index);
-        if op.scratch.is_none() && op.edges.is_none() {
-            return false;
-        }
         for buffer in [op.scratch.take(), op.edges.take()].into_iter().flatten() {
             self.buffers.give_back(buffer);
         }
-        true
     }
 
     /// Marks a request as one that a queue will resume, and gives the queue its index.

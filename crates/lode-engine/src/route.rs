@@ -83,7 +83,10 @@ impl Inline {
     #[inline]
     pub(crate) fn complete(self, figures: Option<&VolumeStats>, core: &mut ShardCore) -> bool {
         let index = self.slot.spend();
-        let is_freed = core.take_back_memory(index);
+        let has_memory = core.ops.get(index).has_own_memory();
+        if has_memory {
+            core.take_back_memory(index);
+        }
         let op = core.ops.get_mut(index);
         let buffer = op.buffer.take();
         if let Some(figures) = figures {
@@ -97,7 +100,7 @@ impl Inline {
             result: Ok(self.achieved),
             buffer,
         }));
-        is_freed
+        has_memory
     }
 
     /// The request.

@@ -204,30 +204,28 @@ impl<D: BlockDevice> Shard<D> {
     /// again after a completion.
     #[inline]
     pub fn submit(&mut self, request: DataRequest) -> Result<(), DataRequest> {
-        let index = usize::from(request.volume.pool.0);
-        let checked = match self.pools.get(index) {
-            _ if self.is_stopping => Err(IoError::Stopping),
-            Some(Some(host)) => host.check(&request),
-            _ => Err(IoError::UnknownVolume),
-        };
-        match (checked, self.pools.get_mut(index)) {
-            (Ok(checked), Some(Some(host))) => {
-                if checked.is_limited || !self.core.is_uncontended() {
-                    return self.wait_turn(request, checked.is_limited);
-                }
-                let owner = Owner::Client(request.token);
-                let (durability, now) = (checked.durability, self.core.now);
-                let slot = self.core.ops.take_up(owner, request, durability, now);
-                host.start(slot, &mut self.core);
-            }
-            (Err(IoError::UnknownVolume), None | Some(None)) => {
-                return self.submit_to_guest(request);
-            }
-            (refused, _) => {
-                let error = refused.err().unwrap_or(IoError::UnknownVolume);
-                self.core.refuse(request, error);
-            }
+        if self.is_stopping {
+            self.core.refuse(request, IoError::Stopping);
+            return Ok(());
         }
+        let index = usize::from(request.volume.pool.0);
+        let Some(Some(host)) = self.pools.get_mut(index) else {
+            return self.submit_to_guest(request);
+        };
+        let checked = match host.check(&request) {
+            Ok(checked) => checked,
+            Err(error) => {
+                self.core.refuse(request, error);
+                return Ok(());
+            }
+        };
+        if checked.is_limited || !self.core.is_uncontended() {
+            return self.wait_turn(request, checked.is_limited);
+        }
+        let owner = Owner::Client(request.token);
+        let (durability, now) = (checked.durability, self.core.now);
+        let slot = self.core.ops.take_up(owner, request, durability, now);
+        host.start(slot, &mut self.core);
         Ok(())
     }
 

@@ -22,10 +22,8 @@ impl<D: BlockDevice> PoolHost<D> {
     #[inline]
     pub(super) fn take_edges(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
         let op = core.ops.get(index);
-        let handle = op.volume;
-        let volume = self.volumes.get(handle.slot, handle.generation);
-        let is_sub_block = volume.is_some_and(|volume| volume.is_sub_block);
-        if !is_sub_block || op.edges.is_some() || !(has_head(op) || has_tail(op)) {
+        if op.edges.is_some() || !(has_head(op) || has_tail(op)) || !self.is_sub_block(index, core)
+        {
             return true;
         }
         let Some(edges) = core.buffers.take(EDGES_BYTES) else {

@@ -206,7 +206,8 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) {
         self.cancel_allocations(index, core);
-        if core.take_back_memory(index) {
+        if core.ops.get(index).has_own_memory() {
+            core.take_back_memory(index);
             core.wake_all(&mut self.scratch_waiters);
         }
         let op = core.ops.get_mut(index);

@@ -53,8 +53,13 @@ impl<D: BlockDevice> PoolHost<D> {
     ) {
         for piece in pieces {
             let piece_end = (piece.logical.get() + u64::from(piece.count)) * UNIT;
-            while core.ops.get(index).cursor < piece_end.min(core.ops.get(index).end) {
-                if self.transfer_stretch(index, piece, piece_end, core) == Submitted::Parked {
+            loop {
+                let op = core.ops.get(index);
+                let end = piece_end.min(op.end);
+                if op.cursor >= end {
+                    break;
+                }
+                if self.transfer_stretch(index, piece, end, core) == Submitted::Parked {
                     return;
                 }
             }
@@ -62,18 +67,17 @@ impl<D: BlockDevice> PoolHost<D> {
         self.finish_if_done(index, core);
     }
 
-    /// Submits one command, or fills one hole of a read.
+    /// Submits one command, or fills one hole of a read, up to `end` at most.
     #[inline]
     fn transfer_stretch(
         &mut self,
         index: OpIndex,
         piece: &Piece,
-        piece_end: u64,
+        end: u64,
         core: &mut ShardCore,
     ) -> Submitted {
         let op = core.ops.get_mut(index);
         let unit = op.cursor / UNIT;
-        let end = piece_end.min(op.end);
         if op.step != Step::Write && piece.kind != PieceKind::Written {
             fill_hole(op, end);
             return Submitted::Yes;
