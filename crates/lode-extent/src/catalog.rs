@@ -22,8 +22,6 @@ pub(crate) struct Volume {
     pub(crate) map: Tree,
     /// Where its next blocks should lie; block 0 when it has none yet.
     pub(crate) hint: PoolBlock,
-    /// Grows with each change of the map.
-    pub(crate) sequence: u64,
     pub(crate) unsettled: Unsettled,
     /// Part of its map cannot be read.
     pub(crate) is_damaged: bool,
@@ -63,7 +61,6 @@ impl Volume {
             map: Tree::new(shape, record.map),
             record,
             hint: PoolBlock::new(0),
-            sequence: 0,
             unsettled: Unsettled::default(),
             is_damaged: false,
             is_closed: false,

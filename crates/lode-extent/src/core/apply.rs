@@ -222,7 +222,6 @@ impl Core {
         let volume = self.catalog.any_mut(id).ok_or(ApplyFault::Conflict)?;
         let left = volume.record.allocated_blocks.checked_sub(blocks);
         volume.record.allocated_blocks = left.ok_or(ApplyFault::Conflict)?;
-        volume.sequence += 1;
         let left = self.data_blocks.checked_sub(blocks);
         self.data_blocks = left.ok_or(ApplyFault::Conflict)?;
         self.catalog.dirty.insert(id);

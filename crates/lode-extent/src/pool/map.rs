@@ -108,14 +108,6 @@ impl Pool {
         })
     }
 
-    /// A number that grows with each change of the volume's mapping: a lookup whose number is
-    /// still current is still right.
-    #[must_use]
-    pub fn mapping_sequence(&self, volume: VolumeId) -> Option<u64> {
-        let core = self.core.as_ref()?;
-        Some(core.catalog.live(volume)?.sequence)
-    }
-
     /// Reserves space for `count` units from `first` on, at most [`ALLOCATION_BLOCKS_MAX`],
     /// in one run where space permits. Nothing changes for readers before it is recorded.
     ///

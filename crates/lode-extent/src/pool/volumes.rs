@@ -9,7 +9,7 @@ use crate::format::object::sync_raw;
 use crate::format::record::{RECORD_BYTES_MAX, Record, SMALL_RECORD_BYTES};
 use crate::format::request::{RequestKind, RequestRecord};
 use crate::pool::Pool;
-use crate::types::{LogicalBlock, RequestId, Ticket, VolumeId};
+use crate::types::{RequestId, Ticket, VolumeId};
 use crate::volume::{VOLUMES_MAX, VolumeInfo, VolumeLimits, VolumeSpec};
 
 impl Pool {
@@ -67,9 +67,8 @@ impl Pool {
     ///
     /// A shrink gives the whole units beyond the new size back in the background; until that has
     /// ended the volume cannot grow. Where a size is no multiple of 4 KiB the last unit keeps its
-    /// bytes beyond the size: before a growth the caller writes zeros over
-    /// [`tail_to_zero`](Self::tail_to_zero), so that they read as zeros. Requests beyond a
-    /// smaller size must have ended.
+    /// bytes beyond the size: before a growth the caller sees to it that they are zeros. Requests
+    /// beyond a smaller size must have ended.
     ///
     /// # Errors
     /// [`ExtentError::TrimPending`] for a growth that has to wait, [`ExtentError::InvalidSize`],
@@ -133,21 +132,6 @@ impl Pool {
     pub(crate) fn features_incompat(&self) -> u64 {
         let core = self.core.as_ref();
         core.map_or(0, |core| core.superblock.features_incompat)
-    }
-
-    /// The bytes that must be zeroed before a volume grows: those of its last unit beyond its
-    /// size, as `(unit, first byte in the unit)`. `None` when the size is a multiple of 4 KiB or
-    /// there is no such volume; when the unit is a hole there is nothing to write either.
-    #[must_use]
-    pub fn tail_to_zero(&self, volume: VolumeId) -> Option<(LogicalBlock, u32)> {
-        let size_bytes = self.volume(volume)?.size_bytes;
-        let within = u32::try_from(size_bytes % ALLOCATION_UNIT_BYTES).ok()?;
-        (within > 0).then(|| {
-            (
-                LogicalBlock::new(size_bytes / ALLOCATION_UNIT_BYTES),
-                within,
-            )
-        })
     }
 
     /// Deletes a volume: its name is free at once, its space follows in the background, also

@@ -284,19 +284,16 @@ fn a_large_pool_over_several_devices_keeps_its_volumes() {
 }
 
 #[test]
-fn a_size_that_ends_within_a_unit_names_the_bytes_to_zero() {
+fn a_size_that_ends_within_a_unit_covers_the_unit() {
     let mut world = small();
     let mut spec = volume_spec("vol", 5 * 4096 + 512);
     spec.block_size = lode_units::BlockSize::B512;
     let (volume, _) = world.pool.create_volume(&spec, None).expect("new");
     world.write(volume, 5, 1, 3).expect("the last unit counts");
-    let tail = Some((LogicalBlock::new(5), 512));
-    assert_eq!(world.pool.tail_to_zero(volume), tail);
     world
         .pool
         .resize_volume(volume, 6 * 4096)
         .expect("a growth");
-    assert_eq!(world.pool.tail_to_zero(volume), None);
     let beyond = world
         .pool
         .allocate(volume, LogicalBlock::new(6), 1)
