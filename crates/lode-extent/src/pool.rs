@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::error::{ExtentError, IoFailure};
 use crate::io::{DeviceSpec, MetadataIo};
 use crate::io_queue::{InFlight, IoQueue, Purpose};
+use crate::layout::PoolLayout;
 use crate::pool::checkpoint::Checkpoint;
 use crate::pool::publish::Publish;
 use crate::pool::start::Start;
@@ -39,6 +40,8 @@ pub struct Pool {
     devices: Vec<DeviceSpec>,
     /// The caller's position of each device of the pool, in pool order.
     caller_position: Vec<usize>,
+    /// Where its blocks lie; nowhere before it is known.
+    layout: PoolLayout,
     io: IoQueue,
     core: Option<Box<Core>>,
     start: Option<Start>,
@@ -94,6 +97,7 @@ impl Pool {
             state: PoolState::Starting,
             devices: devices.to_vec(),
             caller_position: Vec::new(),
+            layout: PoolLayout::default(),
             io: IoQueue::default(),
             core: None,
             start: None,

@@ -5,7 +5,7 @@ use lode_units::limits::ALLOCATION_UNIT_BYTES;
 use uuid::Uuid;
 
 use crate::layout::PoolLayout;
-use crate::pool::{Pool, device_index};
+use crate::pool::Pool;
 use crate::types::{PoolBlock, Ticket};
 use crate::volume::{Counters, PoolState, Usage};
 
@@ -51,22 +51,13 @@ impl Pool {
     #[must_use]
     #[inline]
     pub fn locate(&self, block: PoolBlock) -> (DeviceIndex, u64) {
-        let (device, offset) = self
-            .core
-            .as_ref()
-            .and_then(|core| core.geometry.locate(block))
-            .expect("a block of this pool");
-        (device_index(self.caller_position[device]), offset)
+        self.layout.locate(block).expect("a block of this pool")
     }
 
     /// What [`locate`](Self::locate) knows, for other cores; `None` before the pool is known.
     #[must_use]
     pub fn layout(&self) -> Option<PoolLayout> {
-        let geometry = &self.core.as_ref()?.geometry;
-        let devices = geometry.devices.iter().zip(&self.caller_position);
-        Some(PoolLayout::new(devices.map(|(device, position)| {
-            (device_index(*position), device.base, device.blocks)
-        })))
+        self.core.is_some().then(|| self.layout.clone())
     }
 
     /// Starts to make durable all that is recorded; joins the next group when one is being

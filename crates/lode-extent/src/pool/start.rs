@@ -21,6 +21,7 @@ use crate::format::object::{FIRST_OBJECT_ID, Root};
 use crate::format::superblock::{DeviceRecord, SpaceEntry, Superblock};
 use crate::io::DeviceSpec;
 use crate::io_queue::{InFlight, Purpose};
+use crate::layout::PoolLayout;
 use crate::pool::probe::{Found, assemble, check_count, places};
 use crate::pool::publish::PublishReason;
 use crate::pool::start::replay::Replay;
@@ -155,11 +156,10 @@ impl Pool {
             Aim::Create(new) => self.format(*new, found),
             Aim::Import => {
                 let (superblock, geometry, order) = assemble(&self.devices, found)?;
-                self.caller_position = order;
                 self.counters.superblock_copies_failed +=
                     found.iter().map(Found::unread).sum::<u64>();
                 let incarnation = superblock.incarnation + 1;
-                self.core = Some(Box::new(Core::new(superblock, geometry, incarnation)));
+                self.know(Core::new(superblock, geometry, incarnation), order);
                 self.load_tables(0, 0);
                 Ok(())
             }
@@ -181,13 +181,22 @@ impl Pool {
                 return Err(ExtentError::HoldsPool { device });
             }
         }
-        self.caller_position = (0..self.devices.len()).collect();
         let superblock = new.superblock;
         let core = Core::new(superblock.clone(), new.geometry, superblock.incarnation);
-        self.core = Some(Box::new(core));
+        self.know(core, (0..self.devices.len()).collect());
         self.start = Some(Start::Publishing);
         self.begin_publish(superblock, PublishReason::Format);
         Ok(())
+    }
+
+    /// The pool is found or made, on devices that the caller has at these positions.
+    fn know(&mut self, core: Core, caller_position: Vec<usize>) {
+        let devices = core.geometry.devices.iter().zip(&caller_position);
+        self.layout = PoolLayout::new(
+            devices.map(|(device, position)| (device_index(*position), device.base, device.blocks)),
+        );
+        self.caller_position = caller_position;
+        self.core = Some(Box::new(core));
     }
 
     /// The superblock of this start is durable.
