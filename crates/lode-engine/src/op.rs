@@ -103,6 +103,8 @@ pub(crate) struct Op {
     pub(crate) retries: u8,
     /// Past the check for barriers: in flight as far as they are concerned.
     pub(crate) is_admitted: bool,
+    /// Its volume's blocks are smaller than the device's.
+    pub(crate) is_sub_block: bool,
     /// It may owe more than its commands: it counts against the bound on such requests.
     may_defer: bool,
     /// In some queue, which will resume it.
@@ -177,6 +179,7 @@ impl Op {
             waits: 0,
             retries: 0,
             is_admitted: false,
+            is_sub_block: false,
             may_defer: false,
             is_queued: false,
             holds_range: false,
@@ -224,6 +227,7 @@ impl Op {
         self.waits = 0;
         self.retries = 0;
         self.is_admitted = false;
+        self.is_sub_block = false;
         self.is_queued = false;
         self.holds_range = false;
         self.is_watched = false;

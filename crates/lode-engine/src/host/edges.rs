@@ -22,8 +22,7 @@ impl<D: BlockDevice> PoolHost<D> {
     #[inline]
     pub(super) fn take_edges(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
         let op = core.ops.get(index);
-        if op.edges.is_some() || !(has_head(op) || has_tail(op)) || !self.is_sub_block(index, core)
-        {
+        if !op.is_sub_block || op.edges.is_some() || !(has_head(op) || has_tail(op)) {
             return true;
         }
         let Some(edges) = core.buffers.take(EDGES_BYTES) else {

@@ -91,13 +91,6 @@ impl<D: BlockDevice> PoolHost<D> {
         core.stats.range_waits.increment();
     }
 
-    pub(super) fn is_sub_block(&self, index: OpIndex, core: &ShardCore) -> bool {
-        let handle = core.ops.get(index).volume;
-        let is_possible = self.device_block_bytes > SMALLEST_BLOCK_BYTES;
-        let volume = self.volumes.get(handle.slot, handle.generation);
-        is_possible && volume.is_some_and(|volume| volume.is_sub_block)
-    }
-
     /// Parks a request that found no space or no metadata, or ends it.
     fn reserve_failed(&mut self, index: OpIndex, error: &ExtentError, core: &mut ShardCore) {
         self.cancel_allocations(index, core);
@@ -161,6 +154,3 @@ fn widen(op: &mut Op, pieces: &[Piece]) {
 /// How often a write waits for what is being freed: for a commit, and for the checkpoint that gives
 /// back what only that can. Others may take it first.
 const SPACE_WAITS_MAX: u8 = 4;
-
-/// The smallest block of any device: no volume's is smaller.
-const SMALLEST_BLOCK_BYTES: u32 = 512;

@@ -75,6 +75,7 @@ impl<D: BlockDevice> PoolHost<D> {
                 return false;
             }
             op.is_admitted = true;
+            op.is_sub_block = volume.is_sub_block;
             volume.active += 1;
             if is_barrier(op.operation) {
                 op.holds_range = true;
@@ -154,9 +155,6 @@ impl<D: BlockDevice> PoolHost<D> {
         let op = core.ops.get_mut(index);
         let class = self.classify(facts, op.durability);
         op.reasons |= class.completion_work;
-        let may_defer = !op.reasons.is_empty();
-        core.ops.set_may_defer(index, may_defer);
-        let op = core.ops.get_mut(index);
         op.command = class.command;
         // New blocks are flushed by the commit that records them.
         op.needs_flush = class.needs_flush && facts.has_written;
@@ -165,8 +163,10 @@ impl<D: BlockDevice> PoolHost<D> {
         }
         let (start, end) = fetched(op);
         op.begin(Step::Write, start, end);
+        let (may_defer, is_sub_block) = (!op.reasons.is_empty(), op.is_sub_block);
+        core.ops.set_may_defer(index, may_defer);
         let owes_space = facts.has_unallocated || facts.has_unwritten || facts.has_shared;
-        if self.is_sub_block(index, core) && !self.hold_units(index, core) {
+        if is_sub_block && !self.hold_units(index, core) {
             return;
         }
         if owes_space && !self.reserve(index, &pieces, core) {
