@@ -186,15 +186,21 @@ impl Classification {
 #[must_use]
 pub fn classify_write(facts: &WriteFacts) -> Classification {
     let structural = structural_work(facts);
+    if facts.durability == Durability::None {
+        return Classification {
+            completion_work: structural,
+            needs_flush: false,
+            command: DataCommand::Plain,
+        };
+    }
     let mut work = structural;
-    let wants_data = facts.durability >= Durability::Data;
     let owes_metadata = !structural.is_empty() || facts.pieces.has_dirty_metadata;
-    work.set(Reasons::METADATA, wants_data && owes_metadata);
+    work.set(Reasons::METADATA, owes_metadata);
     work.set(Reasons::FULL, facts.durability == Durability::Full);
     let can_write_through = facts.cache.supports_write_through && work.is_empty();
-    let needs_flush = wants_data && facts.cache.is_volatile && !can_write_through;
+    let needs_flush = facts.cache.is_volatile && !can_write_through;
     work.set(Reasons::FLUSH, needs_flush);
-    let command = if wants_data && facts.cache.is_volatile && can_write_through {
+    let command = if facts.cache.is_volatile && can_write_through {
         DataCommand::WriteThrough
     } else {
         DataCommand::Plain
