@@ -83,15 +83,14 @@ impl Inline {
     #[inline]
     pub(crate) fn complete(self, figures: Option<&VolumeStats>, core: &mut ShardCore) -> bool {
         let index = self.slot.spend();
-        let has_memory = core.ops.get(index).has_own_memory();
-        if has_memory {
-            core.take_back_memory(index);
-        }
         let op = core.ops.get_mut(index);
-        let buffer = op.buffer.take();
+        let (buffer, has_memory) = (op.buffer.take(), op.has_own_memory());
         if let Some(figures) = figures {
             let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
             figures.record(op.operation, latency, op.length, true, Reasons::empty());
+        }
+        if has_memory {
+            core.take_back_memory(index);
         }
         core.ops.free(index);
         core.stats.completions_inline.increment();

@@ -92,8 +92,10 @@ impl OpTable {
             .pop()
             .expect("the caller has seen that there is room");
         let may_defer = request.operation != DataOperation::Read;
-        self.slots[usize::from(index)].take_up(owner, request, durability, now);
-        self.set_may_defer(index, may_defer);
+        let op = &mut self.slots[usize::from(index)];
+        op.take_up(owner, request, durability, now);
+        op.may_defer = may_defer;
+        self.deferrable += usize::from(may_defer);
         index
     }
 
