@@ -44,6 +44,7 @@ pub(crate) struct Volume {
     pub(crate) throttle: Arc<Throttle>,
     held: Vec<HeldRange>,
     barrier_count: u32,
+    /// Where most lookups end.
     pub(crate) recent: RecentExtents,
 }
 
