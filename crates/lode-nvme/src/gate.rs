@@ -1,4 +1,4 @@
-//! What a controller and its queues, on other threads, tell each other: three atomic words.
+//! What a controller and its queues, on other threads, tell each other: a few atomic words.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +12,12 @@ pub(crate) struct Shared<B> {
     gate: AtomicU64,
     /// Written by the queues: the epoch whose controller they want reset, plus one.
     reset_request: AtomicU64,
+    /// Written by the queues: the scan of the namespaces that they wait for.
+    scan_request: AtomicU64,
+    /// Written by the controller: how many scans it has begun.
+    scans_begun: AtomicU64,
+    /// Written by the controller: the last scan that it has finished.
+    scan_finished: AtomicU64,
 }
 
 /// Whether queues may touch the device.
@@ -60,6 +66,9 @@ impl<B: Bus> Shared<B> {
             bus,
             gate: AtomicU64::new(GateView::new(0, Gate::Open).0),
             reset_request: AtomicU64::new(0),
+            scan_request: AtomicU64::new(0),
+            scans_begun: AtomicU64::new(0),
+            scan_finished: AtomicU64::new(0),
         }
     }
 
@@ -95,6 +104,38 @@ impl<B: Bus> Shared<B> {
     /// Whether a reset of the present epoch was asked for.
     pub(crate) fn is_reset_requested(&self) -> bool {
         self.reset_request.load(Ordering::Relaxed) == self.view().epoch() + 1
+    }
+
+    /// A queue wants the namespaces identified anew; the number of the scan that it waits for. One
+    /// that has begun already may have seen what was so before.
+    pub(crate) fn request_scan(&self) -> u64 {
+        // A read-modify-write sees the latest value.
+        let wanted = self.scans_begun.fetch_add(0, Ordering::AcqRel) + 1;
+        self.scan_request.fetch_max(wanted, Ordering::Relaxed);
+        wanted
+    }
+
+    /// Whether a scan was asked for that has not begun.
+    pub(crate) fn is_scan_requested(&self) -> bool {
+        let begun = self.scans_begun.load(Ordering::Relaxed);
+        self.scan_request.load(Ordering::Relaxed) > begun
+    }
+
+    /// A scan begins. Only the controller calls this and the next one.
+    pub(crate) fn begin_scan(&self) {
+        self.scans_begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The scan that has begun last is finished, and each link told of its namespace.
+    pub(crate) fn finish_scan(&self) {
+        let begun = self.scans_begun.load(Ordering::Relaxed);
+        self.scan_finished.store(begun, Ordering::Release);
+    }
+
+    /// Whether the scan numbered `wanted` is finished. Acquire pairs with [`Shared::finish_scan`]:
+    /// a queue for which it is sees what its link was told.
+    pub(crate) fn has_scanned(&self, wanted: u64) -> bool {
+        self.scan_finished.load(Ordering::Acquire) >= wanted
     }
 
     fn store(&self, epoch: u64, gate: Gate) {

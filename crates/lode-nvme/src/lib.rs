@@ -6,7 +6,7 @@
 //! ([`error_kind`]).
 //!
 //! A controller belongs to one thread and is driven by [`Controller::poll`]; each of its queues
-//! may live on another. They share three atomic words (`gate.rs`, `link.rs`), no lock. Time is
+//! may live on another. They share a few atomic words (`gate.rs`, `link.rs`), no lock. Time is
 //! passed in. Nothing blocks except what says so; submit, kick and poll of a queue allocate
 //! nothing.
 //!

@@ -10,7 +10,7 @@
 //!   any ─► Closed (queue dropped): the controller deletes the queue and lets its memory go
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lode_bus::DmaMemory;
 use lode_units::{BlockSize, CommandId, Iova, NamespaceId, QueueId};
@@ -31,6 +31,8 @@ pub(crate) struct Link {
     state: AtomicU64,
     /// The command that the queue wants aborted: see [`Link::request_abort`].
     abort: AtomicU64,
+    /// Whether the last scan found the namespace.
+    is_attached: AtomicBool,
 }
 
 /// Where a queue stands with its controller.
@@ -119,6 +121,7 @@ impl Link {
             memory: parts.memory,
             state: AtomicU64::new(wanted.encode()),
             abort: AtomicU64::new(0),
+            is_attached: AtomicBool::new(true),
         }
     }
 
@@ -152,6 +155,16 @@ impl Link {
                 Ordering::Acquire,
             )
             .is_ok()
+    }
+
+    /// The controller's side: whether a scan that is about to be finished has found the namespace.
+    pub(crate) fn note_attached(&self, is_attached: bool) {
+        self.is_attached.store(is_attached, Ordering::Relaxed);
+    }
+
+    /// Whether the last scan found the namespace.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.is_attached.load(Ordering::Relaxed)
     }
 
     /// The queue's side: asks for `command` to be aborted. False while an earlier wish has not

@@ -1,5 +1,6 @@
 //! One I/O queue pair for one namespace, on one core.
 
+mod doubt;
 mod follow;
 mod slot;
 mod submit;
@@ -8,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lode_block::{BlockDevice, Completion, ErrorKind, Geometry, Rejected, Request};
+use lode_block::{BlockDevice, Completion, DeviceError, ErrorKind, Geometry, Rejected, Request};
 use lode_bus::Bus;
 use lode_nvme_spec::CommandEnd;
 use lode_units::{Instant, NamespaceId, QueueId};
@@ -24,6 +25,7 @@ use crate::ring::{CompletionRing, SubmissionRing};
 use crate::stats::{QueueStats, error_index, operation_index};
 use crate::status::outcome;
 
+use doubt::Doubts;
 use follow::Mode;
 use slot::{Slot, SlotPhase};
 use submit::Encoder;
@@ -66,6 +68,7 @@ pub struct NamespaceQueue<B: Bus> {
     first: Option<u16>,
     now: Instant,
     bus_due: Option<Instant>,
+    doubts: Doubts,
     stats: QueueStats,
     geometry: Geometry,
     options: QueueOptions,
@@ -117,6 +120,7 @@ impl<B: Bus> NamespaceQueue<B> {
             first: None,
             now: Instant::ZERO,
             bus_due: None,
+            doubts: Doubts::default(),
             stats: QueueStats::default(),
             geometry,
             options: parts.options,
@@ -221,22 +225,36 @@ impl<B: Bus> NamespaceQueue<B> {
     fn finish(&mut self, end: CommandEnd) -> Option<Completion> {
         let id = end.command_id;
         let index = self.ids.index(id);
-        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.is_named(id)) else {
+        let slot = self.slots.get(index);
+        if !slot.is_some_and(|slot| slot.is_named(id)) {
             self.stats.stale_completions += 1;
             return None;
-        };
+        }
+        let result = outcome(end.status);
+        if let Err(error) = result
+            && self.is_doubtful(error)
+        {
+            self.doubt(index, error);
+            return None;
+        }
+        Some(self.end(index, result))
+    }
+
+    /// Frees the slot at `index`, whose request has ended with `result`.
+    #[inline]
+    fn end(&mut self, index: usize, result: Result<(), DeviceError>) -> Completion {
+        let slot = &mut self.slots[index];
         let operation = slot.operation;
         let tag = slot.tag;
         slot.phase = SlotPhase::Free;
-        self.free.push(self.ids.slot(id));
+        self.free.push(self.ids.slot(slot.id));
         self.stats.completed[operation_index(operation)] += 1;
-        let result = outcome(end.status);
         if let Err(error) = result {
             self.stats.errors[error_index(error.kind)] += 1;
             let is_media = error.kind == ErrorKind::Media;
             self.stats.media_errors[operation_index(operation)] += u64::from(is_media);
         }
-        Some(Completion { tag, result })
+        Completion { tag, result }
     }
 }
 
@@ -269,7 +287,10 @@ impl<B: Bus> BlockDevice for NamespaceQueue<B> {
                 return found;
             }
         }
-        let found = self.reap(completions);
+        let mut found = self.reap(completions);
+        if !self.doubts.is_empty() {
+            found += self.resolve(completions);
+        }
         if now >= self.scan_at && self.in_flight() > 0 {
             self.look_at_deadlines();
         }
@@ -282,6 +303,7 @@ impl<B: Bus> BlockDevice for NamespaceQueue<B> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let own = match self.mode {
+            Mode::Live if !self.doubts.is_empty() => Some(self.now + FOLLOW_INTERVAL),
             Mode::Live if self.in_flight() > 0 => Some(self.scan_at),
             Mode::Gone if self.in_flight() == 0 => None,
             Mode::Live => None,

@@ -23,7 +23,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    pub(super) const fn new() -> Self {
+    const fn new() -> Self {
         Self {
             is_running: true,
             ids: Vec::new(),
@@ -37,8 +37,14 @@ impl Scan {
 impl<B: Bus> Controller<B> {
     /// Begins a scan of the namespaces of a controller in use.
     pub(super) fn begin_scan(&mut self) {
-        self.scan = Scan::new();
+        self.start_scan();
         self.begin_step(FIRST_LIST);
+    }
+
+    /// Whatever a queue doubts from now on takes another scan.
+    pub(super) fn start_scan(&mut self) {
+        self.scan = Scan::new();
+        self.shared.begin_scan();
     }
 
     pub(super) fn learn_list(
@@ -104,6 +110,12 @@ impl<B: Bus> Controller<B> {
         let scan = std::mem::take(&mut self.scan);
         self.namespaces = scan.found;
         self.refused = scan.refused;
+        for entry in &self.links {
+            let wanted = entry.link.namespace;
+            let is_attached = self.namespaces.iter().any(|found| found.id == wanted);
+            entry.link.note_attached(is_attached);
+        }
+        self.shared.finish_scan();
         if self.state == ControllerState::Starting {
             if let Some(identity) = &mut self.facts.identity {
                 identity.write_cache = self.facts.write_cache;

@@ -14,7 +14,6 @@ use lode_nvme_spec::{Status, SubmissionEntry};
 use lode_units::{Instant, NamespaceId, QueueId};
 
 use super::events::ControllerEvent;
-use super::scan::Scan;
 use super::{Controller, ControllerState};
 use crate::admin::{AdminCompletion, AdminPoll};
 use crate::error::Failure;
@@ -199,7 +198,7 @@ impl<B: Bus> Controller<B> {
     fn learn_controller(&mut self, identify: &IdentifyController) -> Step {
         let shift = self.page_min_shift();
         self.facts.learn(identify, shift, self.options.quirks);
-        self.scan = Scan::new();
+        self.start_scan();
         // Early controllers have no such structure, and some answer an unknown CNS badly.
         let has_command_set = self.facts.version >= COMMAND_SET_IDENTIFY_SINCE;
         if has_command_set {

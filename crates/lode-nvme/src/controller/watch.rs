@@ -123,6 +123,9 @@ impl<B: Bus> Controller<B> {
             return;
         }
         self.request_events();
+        if self.shared.is_scan_requested() {
+            self.watch.wants.scan = true;
+        }
         self.read_logs();
     }
 

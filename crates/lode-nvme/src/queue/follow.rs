@@ -115,6 +115,7 @@ impl<B: Bus> NamespaceQueue<B> {
 
     /// Everything in flight has ended: the rings are emptied for the controller to create anew.
     fn restart(&mut self) {
+        self.doubts.clear();
         self.submission.restart();
         self.completion.restart();
         self.shown = 0;
@@ -177,7 +178,7 @@ impl<B: Bus> NamespaceQueue<B> {
         let mut next = now + self.options.command_timeout / SCANS_PER_TIMEOUT;
         let mut reset = false;
         for slot in &mut self.slots {
-            if slot.phase == SlotPhase::Free {
+            if !slot.is_with_device() {
                 continue;
             }
             if slot.deadline == Slot::UNSTAMPED && slot.phase == SlotPhase::InFlight {

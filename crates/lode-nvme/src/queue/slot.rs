@@ -21,6 +21,7 @@ pub(super) struct Slot {
 /// Free ─► InFlight ─ deadline ─► Overdue ─ abort taken on ─► Aborting ─ deadline ─► Hopeless
 ///   ▲        │                      │                           │                      │
 ///   └────────┴──── completion ──────┴───────────────────────────┴──── or reset ────────┘
+/// any in use ─ refused ─► Doubted ─ scan or reset ─► Free
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotPhase {
@@ -34,6 +35,8 @@ pub(super) enum SlotPhase {
     Aborting,
     /// The abort did not help; a reset was asked for.
     Hopeless,
+    /// The device refused it, perhaps because the namespace is not attached; that is looked up.
+    Doubted,
 }
 
 impl Slot {
@@ -53,7 +56,13 @@ impl Slot {
     /// Whether a completion that names `id` ends this slot's command.
     #[inline]
     pub(super) fn is_named(&self, id: CommandId) -> bool {
-        self.id == id && self.phase != SlotPhase::Free
+        self.id == id && self.is_with_device()
+    }
+
+    /// Whether the device has still to end it.
+    #[inline]
+    pub(super) const fn is_with_device(&self) -> bool {
+        !matches!(self.phase, SlotPhase::Free | SlotPhase::Doubted)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod bring_up;
 mod data;
+mod detached;
 mod events;
 mod hang;
 mod interrupts;
