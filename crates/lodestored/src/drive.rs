@@ -3,6 +3,7 @@
 //! several namespaces of one controller may belong to one pool or to several. The last device that
 //! goes takes its controller with it.
 
+mod details;
 mod figures;
 mod interrupt;
 mod open;
@@ -10,11 +11,8 @@ mod open;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lode_api::v1::{DeviceHealth, DeviceState};
-use lode_nvme::{
-    Controller, ControllerEvent, ControllerState, NamespaceQueue, NvmeError, QueueOptions,
-};
-use lode_nvme_spec::log_page::HealthLog;
+use lode_api::v1::DeviceState;
+use lode_nvme::{Controller, ControllerEvent, NamespaceQueue, NvmeError, QueueOptions};
 use lode_server::{DeviceDetails, PoolManagerError};
 use lode_units::{CoreId, Instant, MonotonicClock, NamespaceId};
 
@@ -22,7 +20,7 @@ use crate::any_bus::AnyBus;
 use crate::registry::Registry;
 
 pub(crate) use figures::QueueFigures;
-use figures::{ControllerFigures, QueuePairs, saturated};
+use figures::{ControllerFigures, QueuePairs};
 pub(crate) use figures::{Devices, DevicesSource, PairFigures};
 pub(crate) use interrupt::Interrupt;
 pub(crate) use open::Opener;
@@ -158,7 +156,8 @@ impl Drive {
             figures: Arc::clone(&device.figures),
             more: Vec::new(),
         });
-        self.registry.show(&device.name, self.details(""));
+        self.registry
+            .show(&device.name, self.details(namespace, ""));
         Ok(device)
     }
 
@@ -248,7 +247,7 @@ impl Drive {
         let Some(position) = self.position(device) else {
             return;
         };
-        let details = self.details(uuid);
+        let details = self.details(self.users[position].namespace, uuid);
         let user = &mut self.users[position];
         uuid.clone_into(&mut user.uuid);
         self.registry.show(&user.device, details);
@@ -307,15 +306,28 @@ impl Drive {
             self.figures.set_health(log);
         }
         for user in &self.users {
-            self.registry.show(&user.device, self.details(&user.uuid));
+            let details = self.details(user.namespace, &user.uuid);
+            for figures in user.more.iter().chain([&user.figures]) {
+                figures.set_attached(self.is_attached(user.namespace));
+            }
+            self.registry.show(&user.device, details);
         }
     }
 
-    fn details(&self, uuid: &str) -> DeviceDetails {
-        DeviceDetails {
-            uuid: uuid.to_owned(),
-            ..details(&self.controller)
+    /// Whether the controller listed the namespace when it was asked last.
+    fn is_attached(&self, namespace: NamespaceId) -> bool {
+        let mut found = self.controller.namespaces().iter();
+        found.any(|found| found.id == namespace)
+    }
+
+    /// A device whose namespace was detached is gone, whatever becomes of its controller.
+    fn details(&self, namespace: NamespaceId, uuid: &str) -> DeviceDetails {
+        let mut details = details::of(&self.controller);
+        uuid.clone_into(&mut details.uuid);
+        if details.state == DeviceState::Online && !self.is_attached(namespace) {
+            details.state = DeviceState::Gone;
         }
+        details
     }
 }
 
@@ -345,42 +357,6 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-fn details(controller: &Controller<AnyBus>) -> DeviceDetails {
-    let mut details = DeviceDetails {
-        is_emulated: controller.bus().is_emulated(),
-        state: state_of(controller.state()),
-        health: controller.health().map(health_of),
-        ..DeviceDetails::default()
-    };
-    if let Some(identity) = controller.identity() {
-        details.model.clone_from(&identity.model_number);
-        details.serial.clone_from(&identity.serial_number);
-        details.firmware.clone_from(&identity.firmware_revision);
-    }
-    details
-}
-
-const fn state_of(state: ControllerState) -> DeviceState {
-    match state {
-        ControllerState::Ready => DeviceState::Online,
-        ControllerState::Stopped | ControllerState::Gone => DeviceState::Gone,
-        _ => DeviceState::Resetting,
-    }
-}
-
-fn health_of(log: &HealthLog) -> DeviceHealth {
-    let kelvin = i32::from(log.temperature_kelvin.get());
-    DeviceHealth {
-        critical_warning: u32::from(log.critical_warning),
-        temperature_celsius: (kelvin > 0).then_some(kelvin - 273),
-        available_spare_percent: u32::from(log.available_spare_percent),
-        percentage_used: u32::from(log.used_percent),
-        media_error_count: saturated(log.media_errors.get()),
-        unsafe_shutdown_count: saturated(log.unsafe_shutdowns.get()),
-        power_on_hours: saturated(log.power_on_hours.get()),
-    }
 }
 
 /// How often a real device is asked whether the kernel wants it back.

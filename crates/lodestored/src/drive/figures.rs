@@ -39,6 +39,7 @@ pub(crate) struct QueueFigures {
     core: CoreId,
     counters: [Gauge; QUEUE_COUNTERS.len()],
     media_failures: [Gauge; MEDIA_OPERATIONS.len()],
+    is_attached: Gauge,
 }
 
 /// How many queue pairs a core has of its own for a pool.
@@ -118,11 +119,14 @@ impl ControllerFigures {
 impl QueueFigures {
     /// No figures yet, for the queue of a core on the device of this name.
     pub(crate) fn new(device: &str, core: CoreId) -> Self {
+        let is_attached = Gauge::new();
+        is_attached.set(1);
         Self {
             device: device.to_owned(),
             core,
             counters: [const { Gauge::new() }; QUEUE_COUNTERS.len()],
             media_failures: [const { Gauge::new() }; MEDIA_OPERATIONS.len()],
+            is_attached,
         }
     }
 
@@ -148,6 +152,11 @@ impl QueueFigures {
         }
     }
 
+    /// Takes whether the device's namespace is attached to its controller.
+    pub(crate) fn set_attached(&self, is_attached: bool) {
+        self.is_attached.set(u64::from(is_attached));
+    }
+
     fn collect(&self, into: &mut Families) {
         let device = ("device", self.device.as_str());
         let core = self.core.to_string();
@@ -155,6 +164,9 @@ impl QueueFigures {
         for (gauge, (name, help, _)) in self.counters.iter().zip(&QUEUE_COUNTERS) {
             into.counter(name, help, &[core, device], gauge.read());
         }
+        let help = "1 while the device's namespace is attached to its controller.";
+        let name = "lodestore_nvme_namespace_attached";
+        into.gauge(name, help, &[core, device], self.is_attached.read());
         for (gauge, operation) in self.media_failures.iter().zip(MEDIA_OPERATIONS) {
             let help = "Commands that the media failed, by what they were to do.";
             let labels = [core, device, ("operation", operation)];
