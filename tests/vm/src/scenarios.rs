@@ -21,6 +21,7 @@ mod pools;
 mod raw_proof;
 mod removal;
 mod sleep;
+mod standstill;
 mod unplug;
 mod user_daemon;
 
@@ -72,7 +73,8 @@ const SCENARIOS: &[Scenario] = &[
     ("daemon-media-error", damage::data),
     ("daemon-bad-superblock", damage::superblock),
     ("daemon-bad-journal", damage::journal),
-    ("daemon-hang", hang::hang),
+    ("daemon-abort", hang::abort),
+    ("daemon-hang", standstill::hang),
     ("daemon-reset", hang::reset),
 ];
 

@@ -3,8 +3,11 @@
 //! The scenarios themselves are in `tests/vm`; addresses, identifiers and the bad block here are
 //! the ones that they rely on.
 
+mod disk;
+
 use std::ops::Range;
-use std::path::Path;
+
+pub(super) use disk::{Disk, Fault};
 
 /// One guest.
 #[derive(Debug)]
@@ -36,109 +39,6 @@ pub(super) enum Emulation {
     /// One; the guest's clock advances by a nanosecond with each instruction, whatever time it
     /// takes, and not otherwise.
     Counted,
-}
-
-/// A disk of a guest.
-#[derive(Debug)]
-pub(super) struct Disk {
-    /// The name by which a device takes it.
-    pub(super) node: &'static str,
-    /// The file behind it. Several disks may be ways to one file.
-    pub(super) file: &'static str,
-    pub(super) mebibytes: u64,
-    /// What is wrong with it.
-    pub(super) fault: Fault,
-}
-
-/// What is wrong with a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Nothing.
-    None,
-    /// Nothing; but it holds a file system when the guest starts.
-    Used,
-    /// These accesses to these blocks of 512 bytes fail.
-    Bad {
-        accesses: &'static [&'static str],
-        blocks: Range<u64>,
-    },
-    /// Nothing by itself; the monitor can hold its requests.
-    Held,
-    /// It is no disk: writes are forgotten, reads succeed and move nothing.
-    Null,
-}
-
-impl Disk {
-    const fn new(node: &'static str, mebibytes: u64) -> Self {
-        Self {
-            node,
-            file: node,
-            mebibytes,
-            fault: Fault::None,
-        }
-    }
-
-    const fn faulty(node: &'static str, fault: Fault) -> Self {
-        Self::way(node, node, fault)
-    }
-
-    /// A way to `file` with a fault of its own.
-    const fn way(node: &'static str, file: &'static str, fault: Fault) -> Self {
-        Self {
-            node,
-            file,
-            mebibytes: 64,
-            fault,
-        }
-    }
-
-    /// A disk that does nothing, for measuring what is above it.
-    pub(super) const fn null(node: &'static str, mebibytes: u64) -> Self {
-        Self {
-            node,
-            file: node,
-            mebibytes,
-            fault: Fault::Null,
-        }
-    }
-
-    /// QEMU's description of the disk whose file lies in `directory`. Under a fault the format
-    /// layer is on top, because it is what raises the events that a fault waits for.
-    pub(super) fn describe(&self, directory: &Path) -> serde_json::Value {
-        let file = serde_json::json!({
-            "driver": "file",
-            "filename": directory.join(self.file),
-            // Several ways to one file do not lock each other out.
-            "locking": "off",
-        });
-        let below = match &self.fault {
-            Fault::Null => {
-                return serde_json::json!({
-                    "driver": "null-co", "node-name": self.node,
-                    "size": self.mebibytes << 20, "read-zeroes": false,
-                });
-            }
-            Fault::None | Fault::Used => file,
-            Fault::Held => serde_json::json!({"driver": "blkdebug", "image": file}),
-            Fault::Bad { accesses, blocks } => {
-                let pairs = accesses
-                    .iter()
-                    .flat_map(|access| blocks.clone().map(move |block| (access, block)));
-                let errors: Vec<_> = pairs
-                    .map(|(access, block)| {
-                        serde_json::json!({
-                            "event": "none", "iotype": access, "errno": 5,
-                            "sector": block, "immediately": true,
-                        })
-                    })
-                    .collect();
-                serde_json::json!({"driver": "blkdebug", "image": file, "inject-error": errors})
-            }
-        };
-        serde_json::json!({
-            "driver": "raw", "node-name": self.node, "discard": "unmap", "file": below,
-        })
-    }
 }
 
 /// The bad block of the scenarios that use a driver without a pool.
@@ -221,6 +121,7 @@ pub(super) const GUESTS: &[Guest] = &[
                 },
             ),
             Disk::faulty("held", Fault::Held),
+            Disk::faulty("limited", Fault::Limited),
             Disk::new("sound", 64),
             Disk::way(
                 "data-read",
@@ -260,6 +161,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "nvme-ns,bus=faulty,nsid=1,drive=bad-read,logical_block_size=512",
             "nvme-ns,bus=faulty,nsid=2,drive=bad-write,logical_block_size=512",
             "nvme-ns,id=hang,bus=faulty,nsid=3,drive=held,logical_block_size=512",
+            "nvme-ns,bus=faulty,nsid=4,drive=limited,logical_block_size=512",
             "nvme,id=damaged,serial=damaged,addr=0x14,max_ioqpairs=8",
             "nvme-ns,bus=damaged,nsid=1,drive=sound,logical_block_size=512",
             "nvme-ns,bus=damaged,nsid=2,drive=data-read,logical_block_size=512",
@@ -276,6 +178,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "daemon-media-error",
             "daemon-bad-superblock",
             "daemon-bad-journal",
+            "daemon-abort",
             "daemon-hang",
             "daemon-reset",
             "no-stray-dma",
@@ -342,19 +245,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_fault_lies_below_the_format() {
-        let fault = Fault::Bad {
-            accesses: &["read"],
-            blocks: BAD,
-        };
-        let text = Disk::way("bad", "file", fault)
-            .describe(Path::new("/disks"))
-            .to_string();
-        assert!(text.contains(r#""driver":"raw""#), "{text}");
-        assert!(text.contains(r#""iotype":"read""#), "{text}");
-        assert!(text.contains(r#""filename":"/disks/file""#), "{text}");
     }
 }

@@ -44,6 +44,9 @@ pub(super) fn command(plan: &Plan, kit: &Kit, image: &Path, directory: &Path) ->
         .stderr(console);
     for disk in plan.guest.disks {
         make(disk, &directory.join(disk.file))?;
+        if disk.fault == Fault::Limited {
+            command.args(["-object", &format!("throttle-group,id={}", disk.node)]);
+        }
         command
             .arg("-blockdev")
             .arg(disk.describe(directory).to_string());

@@ -17,14 +17,15 @@ use crate::service::Daemon;
 
 /// A read does not complete: its deadline passes and it is aborted, each counted; the client is
 /// told the truth about it, and everything else is served meanwhile.
-pub(super) fn hang() -> Result<String> {
+pub(super) fn abort() -> Result<String> {
     let (daemon, remote) = start()?;
     let volume = volume();
     host::monitor_quietly("qemu-io -d hang \"break read_aio A\"")?;
     let name = volume.clone();
     let reader = thread::spawn(move || Remote::connect()?.verify_all(&name, 1, 1));
     let aborts = Metrics::until("lodestore_nvme_aborts_total", ADDRESS, |count| count >= 1.0);
-    // Also when it did not come. The emulated device cannot be reset while its read hangs.
+    // Also when it did not come. The emulated device cannot be reset while its read hangs; a
+    // whole device that hangs is another scenario.
     host::monitor_quietly("qemu-io -d hang \"resume A\"")?;
     let aborts = aborts?;
     let unread = reader.join().map_err(|_| anyhow!("the reader"))??;
@@ -107,7 +108,8 @@ fn finish(daemon: Daemon, remote: &Remote) -> Result<()> {
     Ok(())
 }
 
-fn check_truth(lost: &[Lost]) -> Result<()> {
+/// Whatever was lost was lost to the reset or to its deadline, and the client was told so.
+pub(super) fn check_truth(lost: &[Lost]) -> Result<()> {
     let is_true = |lost: &Lost| {
         matches!(
             lost.reason,
