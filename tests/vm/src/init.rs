@@ -114,7 +114,7 @@ fn scenario(line: &mut Line, name: &str) -> Result<String> {
         // A host that no longer listens has given the guest up.
         let _unheard = writeln!(teller, "note {thread}").is_err();
     });
-    let finding = relay(line, &mut child, output)?;
+    let finding = relay(line, &mut child, output, &watch)?;
     drop(watch);
     let status = child.wait()?;
     let errors = fs::read_to_string("/tmp/errors").unwrap_or_default();
@@ -125,11 +125,17 @@ fn scenario(line: &mut Line, name: &str) -> Result<String> {
 }
 
 /// Passes the scenario's lines on until it closes its output; returns its finding.
-fn relay(line: &mut Line, child: &mut Child, output: ChildStdout) -> Result<Option<String>> {
+fn relay(
+    line: &mut Line,
+    child: &mut Child,
+    output: ChildStdout,
+    watch: &Watch,
+) -> Result<Option<String>> {
     let mut input = child.stdin.take().context("the scenario's input")?;
     let mut finding = None;
     for text in BufReader::new(output).lines() {
         let text = text?;
+        watch.note_life();
         if let Some(done) = text.strip_prefix("done ") {
             finding = Some(done.to_owned());
         } else if text.starts_with("figure ") {

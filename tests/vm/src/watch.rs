@@ -5,25 +5,33 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// A scenario that is timed; dropping it ends that.
+/// A scenario that is watched; dropping it ends that.
 pub(crate) struct Watch {
-    /// Never sent to: its end is the signal.
-    _finished: Sender<()>,
+    /// A word for each sign of life; its end is that of the scenario.
+    signs: Sender<()>,
 }
 
 impl Watch {
-    /// Calls `tell` for each thread of the guest that is a program's, once, when [`LIMIT`] has
-    /// passed. Runs on a thread of its own until then.
+    /// Calls `tell` for each thread of the guest that is a program's, once, when there was no sign
+    /// of life for [`LIMIT`]. Runs on a thread of its own until then.
     pub(crate) fn start(mut tell: impl FnMut(String) + Send + 'static) -> Self {
-        let (finished, is_finished) = channel();
+        let (signs, seen) = channel();
         std::thread::spawn(move || {
-            if is_finished.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            let mut sign = Ok(());
+            while sign.is_ok() {
+                sign = seen.recv_timeout(LIMIT);
+            }
+            if sign == Err(RecvTimeoutError::Timeout) {
                 threads().into_iter().for_each(&mut tell);
             }
         });
-        Self {
-            _finished: finished,
-        }
+        Self { signs }
+    }
+
+    /// The scenario has said something.
+    pub(crate) fn note_life(&self) {
+        // The thread has ended when it has told of a silence before.
+        let _is_over = self.signs.send(()).is_err();
     }
 }
 
@@ -66,5 +74,5 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Longer than any scenario takes, shorter than the host waits.
+/// Longer than any scenario is silent, shorter than the host waits.
 const LIMIT: Duration = Duration::from_secs(150);

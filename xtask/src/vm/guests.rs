@@ -53,6 +53,13 @@ const BAD_JOURNAL: Range<u64> = 528..529;
 /// The guest that needs a kernel with VFIO's device nodes and iommufd.
 pub(super) const IOMMUFD: &str = "iommufd";
 
+/// The controller that the daemon serves where nothing is wrong with it.
+const SERVED: &[&str] = &[
+    "nvme,id=served,serial=served,addr=0x13,max_ioqpairs=8",
+    "nvme-ns,bus=served,nsid=1,drive=untouched,logical_block_size=512",
+    "nvme-ns,bus=served,nsid=2,drive=pool,logical_block_size=4096,physical_block_size=4096",
+];
+
 pub(super) const GUESTS: &[Guest] = &[
     Guest {
         name: "controllers",
@@ -197,12 +204,7 @@ pub(super) const GUESTS: &[Guest] = &[
     Guest {
         name: "daemon",
         disks: &[Disk::new("untouched", 256), Disk::new("pool", 256)],
-        devices: &[
-            "nvme,id=served,serial=served,addr=0x13,max_ioqpairs=8",
-            "nvme-ns,bus=served,nsid=1,drive=untouched,logical_block_size=512",
-            "nvme-ns,bus=served,nsid=2,drive=pool,logical_block_size=4096,\
-             physical_block_size=4096",
-        ],
+        devices: SERVED,
         kernel: "",
         scenarios: &[
             "daemon",
@@ -210,9 +212,16 @@ pub(super) const GUESTS: &[Guest] = &[
             "daemon-sleep",
             "unprivileged-daemon",
             "daemon-health",
-            "daemon-start-stop",
             "no-stray-dma",
         ],
+    },
+    // It takes as long as all of another guest.
+    Guest {
+        name: "restarts",
+        disks: &[Disk::new("untouched", 256), Disk::new("pool", 256)],
+        devices: SERVED,
+        kernel: "",
+        scenarios: &["daemon-start-stop", "no-stray-dma"],
     },
     Guest {
         name: IOMMUFD,

@@ -1,12 +1,15 @@
 //! The daemon over a real controller, driven by its command line as a person would.
 
 use anyhow::{Context, Result, ensure};
+use lode_api::client::VolumeName;
 use lode_vfio::PciAddress;
 use rustix::process::Signal;
 
 use crate::kernel;
 use crate::lodectl::{attempt, lodectl, succeeded};
 use crate::pattern;
+use crate::remote::Remote;
+use crate::rig::bind;
 use crate::service::Daemon;
 
 /// Bind, serve, be killed, serve again, stop, give back: what was written is there, and only the
@@ -77,29 +80,39 @@ pub(super) fn removal() -> Result<String> {
     Ok(format!("meanwhile: {refusal}; afterwards all is there"))
 }
 
-/// Started and stopped again and again, with the kernel's driver in between: what one writes the
-/// next one finds, and the kernel's driver finds a healthy controller each time.
+/// A hundred times: the daemon starts, finds what the one before it has written, writes and stops;
+/// the kernel's driver finds a healthy controller and reads the pool's disk. The clients are in
+/// this process: starting a command line takes longer than all that it asks for.
 pub(super) fn start_stop() -> Result<String> {
     let address = address()?;
-    let device = device(address);
     for round in 1..=ROUNDS {
-        lodectl(&["device", "bind", &address.to_string()])?;
-        let daemon = Daemon::start()?;
-        if round == 1 {
-            lodectl(&["pool", "create", "tank", &device, "--overwrite"])?;
-            lodectl(&["volume", "create", "disk", "--size", "32MiB"])?;
-        } else {
-            lodectl(&["pool", "import", &device])?;
-            verify(0, round - 1).with_context(|| format!("round {round}"))?;
-        }
-        write(0, round)?;
-        let status = daemon.end(Signal::TERM)?;
-        ensure!(status.success(), "round {round}: stopped with {status}");
-        lodectl(&["device", "unbind", &address.to_string()])?;
+        serve_once(address, round).with_context(|| format!("round {round}"))?;
         let used = read_disk(address, 2).with_context(|| format!("round {round}"))?;
         ensure!(used.iter().any(|byte| *byte != 0), "no pool on its disk");
+        if round % NOTE_EVERY == 0 {
+            println!("daemon-start-stop: {round} rounds");
+        }
     }
     Ok(format!("{ROUNDS} rounds, each with the kernel's driver"))
+}
+
+fn serve_once(address: PciAddress, round: u64) -> Result<()> {
+    bind(address)?;
+    let devices = [device(address)];
+    let volume = VolumeName::new("tank", "disk");
+    let daemon = Daemon::start()?;
+    let remote = Remote::connect()?;
+    if round == 1 {
+        remote.create_pool("tank", &devices)?;
+        remote.create_volume(&volume, 32 * MIB)?;
+    } else {
+        remote.import_pool(&devices)?;
+        remote.verify(&volume, CHUNKS, round - 1)?;
+    }
+    remote.write(&volume, CHUNKS, round)?;
+    let status = daemon.end(Signal::TERM)?;
+    ensure!(status.success(), "the daemon stopped with {status}");
+    Ok(())
 }
 
 /// The controller of the daemon's guest.
@@ -144,5 +157,7 @@ fn read_disk(address: PciAddress, namespace: u32) -> Result<Vec<u8>> {
 }
 
 const MIB: u64 = 1 << 20;
-/// The driver alone does this a hundred times; a daemon takes seconds to start and stop here.
-const ROUNDS: u64 = 8;
+/// What each round of [`start_stop`] writes.
+const CHUNKS: u64 = 8;
+const ROUNDS: u64 = 100;
+const NOTE_EVERY: u64 = 25;
