@@ -38,14 +38,34 @@ pub(crate) fn open_disk(address: PciAddress, namespace: u32) -> Result<File> {
 /// The block device of a namespace, without the kernel's multipath. The number in its name is not
 /// that of the namespace.
 fn find_disk(address: PciAddress, namespace: u32) -> Option<PathBuf> {
-    let controllers = format!("/sys/bus/pci/devices/{address}/nvme");
-    let controller = std::fs::read_dir(controllers).ok()?.next()?.ok()?;
-    let disks = std::fs::read_dir(controller.path()).ok()?;
+    let disks = std::fs::read_dir(find_controller(address)?).ok()?;
     disks.filter_map(Result::ok).find_map(|disk| {
         let number = std::fs::read_to_string(disk.path().join("nsid")).ok()?;
         let path = PathBuf::from("/dev").join(disk.file_name());
         (number.trim().parse() == Ok(namespace) && path.exists()).then_some(path)
     })
+}
+
+/// What the kernel's driver shows of a controller that it has.
+fn find_controller(address: PciAddress) -> Option<PathBuf> {
+    let controllers = format!("/sys/bus/pci/devices/{address}/nvme");
+    let controller = std::fs::read_dir(controllers).ok()?.next()?.ok()?;
+    Some(controller.path())
+}
+
+/// The identifier by which its subsystem knows a controller that the kernel's driver has (CNTLID).
+pub(crate) fn controller_id(address: PciAddress) -> Result<u16> {
+    let shown = find_controller(address).context("the kernel does not have it")?;
+    let id = std::fs::read_to_string(shown.join("cntlid"))?;
+    id.trim().parse().with_context(|| id.clone())
+}
+
+/// The node through which a controller that the kernel's driver has takes commands.
+pub(crate) fn open_controller(address: PciAddress) -> Result<File> {
+    let shown = find_controller(address).context("the kernel does not have it")?;
+    let name = shown.file_name().context("a name")?;
+    let node = PathBuf::from("/dev").join(name);
+    File::open(&node).with_context(|| format!("opening {}", node.display()))
 }
 
 /// The lines of the kernel's log in which the IOMMU reports an access that it blocked.

@@ -5,8 +5,8 @@
 //! Owns: [`init`], process 1; [`host`], a scenario's line to the host; [`rig`], a driver over a
 //! controller behind VFIO; [`service`], the daemon, with [`lodectl`], [`remote`] and [`metrics`]
 //! for its clients; [`user`], one without privileges; [`kernel`], the kernel's own driver and its
-//! log; [`network`], the loopback interface; [`watch`], what a scenario hangs in; [`scenarios`];
-//! [`mod@bench`], the driver's speed.
+//! log; [`passthrough`], commands through that driver; [`network`], the loopback interface;
+//! [`watch`], what a scenario hangs in; [`scenarios`]; [`mod@bench`], the driver's speed.
 //! Started by `cargo xtask vm-test` and `vm-bench`; of no use outside a guest, and says so.
 
 #![expect(
@@ -22,6 +22,7 @@ mod kernel;
 mod lodectl;
 mod metrics;
 mod network;
+mod passthrough;
 mod pattern;
 mod remote;
 mod rig;

@@ -4,6 +4,7 @@
 //! The host (`xtask/src/vm`) knows which guest has which controllers; the addresses here are the
 //! ones that it gives them.
 
+mod attachment;
 mod bring_up;
 mod daemon;
 mod damage;
@@ -74,6 +75,7 @@ const SCENARIOS: &[Scenario] = &[
     ("daemon-bad-superblock", damage::superblock),
     ("daemon-bad-journal", damage::journal),
     ("daemon-abort", hang::abort),
+    ("daemon-attachment", attachment::attachment),
     ("daemon-hang", standstill::hang),
     ("daemon-reset", hang::reset),
 ];

@@ -224,6 +224,20 @@ pub(super) const GUESTS: &[Guest] = &[
         scenarios: &["daemon-start-stop", "no-stray-dma"],
     },
     Guest {
+        // Two controllers on the same namespaces: the one can take them from the other.
+        name: "subsystem",
+        disks: &[Disk::new("taken", 64), Disk::new("left", 64)],
+        devices: &[
+            "nvme-subsys,id=subsystem,nqn=subsystem",
+            "nvme,id=ours,serial=shared,subsys=subsystem,addr=0x15,max_ioqpairs=8",
+            "nvme,id=theirs,serial=shared,subsys=subsystem,addr=0x16,max_ioqpairs=8",
+            "nvme-ns,bus=ours,nsid=1,drive=taken,logical_block_size=512",
+            "nvme-ns,bus=ours,nsid=2,drive=left,logical_block_size=512",
+        ],
+        kernel: "",
+        scenarios: &["daemon-attachment", "no-stray-dma"],
+    },
+    Guest {
         name: IOMMUFD,
         disks: &[Disk::new("noded", 64)],
         devices: &["nvme,id=noded,serial=noded,addr=0x14,max_ioqpairs=8,drive=noded"],
