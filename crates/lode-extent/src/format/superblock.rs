@@ -65,6 +65,9 @@ pub(crate) struct Superblock {
     pub(crate) is_clean: bool,
     /// The first journal block that the checkpoint does not hold.
     pub(crate) journal_tail: u64,
+    /// The first journal block that this incarnation may have written: from there on no other's
+    /// counts. `None` in a pool that was last opened before this was recorded.
+    pub(crate) journal_resume: Option<u64>,
     /// The last change that the checkpoint holds.
     pub(crate) ticket: Ticket,
     pub(crate) next_object: u64,
@@ -122,16 +125,19 @@ struct RawSuperblock {
     name_length: U16,
     name: [u8; NAME_LENGTH_MAX_BYTES],
     reserved: [u8; 7],
+    /// The number plus one; 0 for none.
+    journal_resume: U64,
 }
 
 const _: () = assert!(size_of::<RawDevice>() == 32);
 const _: () = assert!(size_of::<RawSpaceEntry>() == 8);
 const _: () = assert!(offset_of!(RawSuperblock, features_compat) == 24);
 const _: () = assert!(offset_of!(RawSuperblock, roots) == 120);
+const _: () = assert!(offset_of!(RawSuperblock, journal_resume) == 1600);
 const _: () = assert!(offset_of!(RawSuperblock, space) == 312);
 const _: () = assert!(offset_of!(RawSuperblock, devices) == 824);
 const _: () = assert!(offset_of!(RawSuperblock, name_length) == 1336);
-const _: () = assert!(size_of::<RawSuperblock>() == 1600);
+const _: () = assert!(size_of::<RawSuperblock>() == 1608);
 
 /// The pool's uuid folded to the 64 bits that every block of it carries.
 pub(crate) fn fold(uuid: Uuid) -> u64 {
@@ -182,6 +188,7 @@ impl Superblock {
         raw.sequence = U64::new(self.sequence);
         raw.incarnation = U64::new(self.incarnation);
         raw.journal_tail = U64::new(self.journal_tail);
+        raw.journal_resume = U64::new(self.journal_resume.map_or(0, |number| number + 1));
         raw.ticket = U64::new(self.ticket.get());
         raw.next_object = U64::new(self.next_object);
         raw.next_request = U64::new(self.next_request);
@@ -246,6 +253,7 @@ impl Superblock {
             raw.sequence,
             raw.incarnation,
             raw.journal_tail,
+            raw.journal_resume,
             raw.ticket,
             raw.next_object,
             raw.next_request,
@@ -270,6 +278,7 @@ impl Superblock {
             generation: header.generation,
             is_clean: raw.flags.get() & FLAG_CLEAN != 0,
             journal_tail: raw.journal_tail.get(),
+            journal_resume: raw.journal_resume.get().checked_sub(1),
             ticket: Ticket::new(raw.ticket.get()),
             next_object: raw.next_object.get(),
             next_request: raw.next_request.get(),

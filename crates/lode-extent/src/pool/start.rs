@@ -232,6 +232,7 @@ fn first_superblock(
         generation: 0,
         is_clean: false,
         journal_tail: 0,
+        journal_resume: Some(0),
         ticket: Ticket::default(),
         next_object: FIRST_OBJECT_ID,
         next_request: 0,

@@ -421,3 +421,42 @@ fn an_acknowledged_change_damaged_in_the_journal_stops_the_import() {
     world.settle();
     assert_eq!(failure(&world), ExtentError::JournalDamaged { sequence: 1 });
 }
+
+#[test]
+fn a_transaction_that_a_start_did_not_find_stays_lost_when_a_torn_write_completes_it() {
+    let mut world = World::ready(&[device(16, false, false)]);
+    let make = |world: &mut World, name: &str| {
+        let before = world.disks[0].metadata();
+        let spec = volume_spec(name, MIB);
+        world.pool.create_volume(&spec, None).expect("new");
+        world.commit();
+        let after = world.disks[0].metadata();
+        after.into_iter().find(|block| !before.contains(block))
+    };
+    let has = |world: &World, name: &str| world.pool.find_volume(name).is_some();
+    make(&mut world, "kept").expect("a journal block");
+    let block = make(&mut world, "lost").expect("a journal block");
+    let whole = world.disks[0].read(block);
+    // Of its block one part did not reach the medium, where there is nothing but padding.
+    assert_eq!(whole[3000], 0);
+    world.disks[0].corrupt(block, 3000, 1);
+    world.import();
+    world.settle();
+    assert!(has(&world, "kept") && !has(&world, "lost"));
+    // The next change goes to the same place; of its block that part alone reaches the medium.
+    make(&mut world, "next");
+    assert_ne!(world.disks[0].read(block), whole);
+    world.disks[0]
+        .write(block, &whole, true)
+        .expect("a sound disk");
+    for _ in 0..2 {
+        world.import();
+        world.settle();
+        assert_eq!(*world.pool.state(), PoolState::Ready);
+        assert!(has(&world, "kept") && !has(&world, "lost") && !has(&world, "next"));
+    }
+    make(&mut world, "last");
+    world.import();
+    world.settle();
+    assert!(has(&world, "kept") && has(&world, "last"));
+}

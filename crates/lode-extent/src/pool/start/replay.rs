@@ -11,6 +11,7 @@ use crate::error::{ExtentError, IoFailure};
 use crate::format::block::{BLOCK_BYTES, as_block};
 use crate::format::journal_block::{JournalBlock, decode};
 use crate::format::record::Record;
+use crate::format::superblock::Superblock;
 use crate::io::METADATA_IO_BLOCKS_MAX;
 use crate::io_queue::{InFlight, Purpose};
 use crate::journal::Journal;
@@ -70,14 +71,21 @@ impl Replay {
         &mut self,
         sequence: u64,
         block: Option<JournalBlock>,
-        newest_incarnation: u64,
+        superblock: &Superblock,
     ) -> Result<(), ExtentError> {
+        let newest = superblock.incarnation;
+        // What an earlier incarnation left behind the end that a start has found never was: a
+        // write of a later one that was torn can even make it whole again.
+        let oldest = match superblock.journal_resume {
+            Some(resume) if sequence >= resume => newest,
+            _ => self.incarnation,
+        };
         if let Some(broken_at) = self.broken_at {
             self.beyond += 1;
             let is_later = block.is_some_and(|block| {
                 block.sequence == sequence
                     && block.first_sequence > broken_at
-                    && block.incarnation >= self.incarnation
+                    && block.incarnation >= oldest
             });
             return if is_later {
                 Err(ExtentError::JournalDamaged {
@@ -89,7 +97,7 @@ impl Replay {
         }
         let next = block.filter(|block| {
             block.sequence == sequence
-                && (self.incarnation..=newest_incarnation).contains(&block.incarnation)
+                && (oldest..=newest).contains(&block.incarnation)
                 && self.continues(block)
         });
         let Some(block) = next else {
@@ -238,13 +246,13 @@ impl Pool {
                 return;
             }
         };
-        let (pool, incarnation) = (core.fold(), core.superblock.incarnation);
+        let pool = core.fold();
         for (sequence, bytes) in (sequence..).zip(bytes.chunks(BLOCK_BYTES)) {
             let address = core.geometry.journal_block(sequence);
             let block = as_block(bytes)
                 .and_then(|block| decode(block, address, pool))
                 .ok();
-            if let Err(error) = replay.take(sequence, block, incarnation) {
+            if let Err(error) = replay.take(sequence, block, &core.superblock) {
                 self.fail(error);
                 return;
             }
@@ -272,6 +280,7 @@ impl Pool {
         core.reserve_kept();
         let mut superblock = core.superblock.clone();
         superblock.incarnation = incarnation;
+        superblock.journal_resume = Some(replay.end);
         superblock.is_clean = false;
         self.start = Some(Start::Publishing);
         self.begin_publish(superblock, PublishReason::Start);
