@@ -215,7 +215,7 @@ pub(super) const GUESTS: &[Guest] = &[
             "no-stray-dma",
         ],
     },
-    // It takes as long as all of another guest.
+    // Nothing else is begun anew when QEMU crashes at one of the many resets.
     Guest {
         name: "restarts",
         disks: &[Disk::new("untouched", 256), Disk::new("pool", 256)],

@@ -180,7 +180,7 @@ fn part(name: &str) -> Command {
     command
 }
 
-/// The daemon does it a hundred times in another scenario.
+/// The daemon does it as well, in another scenario.
 const ROUNDS: u64 = 20;
 const KILLS: usize = 5;
 const LINES_BEFORE_KILL: usize = 20;
