@@ -1,24 +1,16 @@
 //! The figures of a shard: written by its core, read by the scrape.
 
+mod pool;
+mod volume;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lode_block::Geometry;
-use lode_extent::{Counters, Usage};
-use lode_stats::{Counter, Gauge, Histogram};
+use lode_stats::{Counter, Gauge};
 
 use crate::classify::{REASON_NAMES, Reasons};
-use crate::request::DataOperation;
-use crate::throttle::Throttle;
 
-/// The names of the operations, in the order of [`VolumeStats::operations`].
-pub const OPERATION_NAMES: [&str; 6] = [
-    "read",
-    "write",
-    "compare_and_write",
-    "write_zeroes",
-    "discard",
-    "flush",
-];
+pub use pool::{COUNTER_NAMES, DeviceStats, PoolStats, SPACE_NAMES};
+pub use volume::{OPERATION_NAMES, OperationStats, VolumeStats};
 
 /// Why a core hands a request to the home of its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,97 +84,6 @@ pub struct ShardStats {
     volumes: Mutex<Vec<Arc<VolumeStats>>>,
 }
 
-/// The figures of one volume.
-#[derive(Debug)]
-pub struct VolumeStats {
-    /// The pool's name.
-    pub pool: String,
-    /// The volume's name.
-    pub volume: String,
-    /// By operation, in the order of [`OPERATION_NAMES`].
-    pub operations: [OperationStats; OPERATION_NAMES.len()],
-    /// Requests completed on the poller that found them done.
-    pub completions_inline: Counter,
-    /// Requests completed by the deferred stage, in the order of [`REASON_NAMES`].
-    pub completions_deferred: [Counter; REASON_NAMES.len()],
-    /// How long those waited that the volume's limits kept waiting; each is one of them.
-    pub throttle_wait: Histogram,
-    throttle: Arc<Throttle>,
-}
-
-/// The figures of one operation on one volume.
-#[derive(Debug, Default)]
-pub struct OperationStats {
-    /// From submission to completion.
-    pub latency: Histogram,
-    /// Bytes of those that succeeded.
-    pub bytes: Counter,
-    /// Those that failed.
-    pub errors: Counter,
-}
-
-/// The figures of one pool, as of the last poll that did metadata work.
-#[derive(Debug)]
-pub struct PoolStats {
-    /// The pool's name.
-    pub pool: String,
-    /// Space in bytes: capacity, allocated, metadata, reserved, free, pending, virtual.
-    pub space: [Gauge; SPACE_NAMES.len()],
-    /// What the pool's metadata machine has done, in the order of [`COUNTER_NAMES`].
-    pub counters: [Gauge; COUNTER_NAMES.len()],
-    /// Volumes.
-    pub volumes: Gauge,
-    /// 1 while the pool serves.
-    pub is_ready: Gauge,
-    /// The pool's devices.
-    pub devices: Vec<DeviceStats>,
-}
-
-/// The figures of one device of a pool.
-#[derive(Debug)]
-pub struct DeviceStats {
-    /// Its name, as in the configuration.
-    pub device: String,
-    /// Its capacity in bytes.
-    pub capacity_bytes: u64,
-    /// Commands that failed.
-    pub errors: Gauge,
-    /// Commands in flight.
-    pub in_flight: Gauge,
-}
-
-/// The names of [`PoolStats::space`].
-pub const SPACE_NAMES: [&str; 9] = [
-    "capacity",
-    "allocated",
-    "metadata",
-    "reserved",
-    "free",
-    "pending",
-    "virtual",
-    "unreadable",
-    "leaked",
-];
-
-/// The names of [`PoolStats::counters`].
-pub const COUNTER_NAMES: [&str; 15] = [
-    "transactions_create",
-    "transactions_resize",
-    "transactions_delete",
-    "transactions_limit",
-    "transactions_map",
-    "transactions_unmap",
-    "journal_commits",
-    "journal_bytes",
-    "flushes",
-    "checkpoints",
-    "nodes_written",
-    "nodes_read",
-    "nodes_damaged",
-    "superblock_copies_failed",
-    "journal_full",
-];
-
 impl ShardStats {
     /// Requests completed, by whatever route.
     #[must_use]
@@ -254,117 +155,6 @@ impl ShardStats {
     }
 }
 
-impl VolumeStats {
-    /// No figures yet, for a volume whose limits `throttle` carries out.
-    #[must_use]
-    pub fn new(pool: &str, volume: &str, throttle: Arc<Throttle>) -> Self {
-        Self {
-            pool: pool.to_owned(),
-            volume: volume.to_owned(),
-            operations: std::array::from_fn(|_| OperationStats::default()),
-            completions_inline: Counter::new(),
-            completions_deferred: [const { Counter::new() }; REASON_NAMES.len()],
-            throttle_wait: Histogram::new(),
-            throttle,
-        }
-    }
-
-    /// The volume's limits as they are carried out.
-    #[must_use]
-    pub const fn throttle(&self) -> &Arc<Throttle> {
-        &self.throttle
-    }
-
-    /// Records the end of a request and its route.
-    #[inline]
-    pub(crate) fn record(
-        &self,
-        operation: DataOperation,
-        latency_nanoseconds: u64,
-        length_bytes: u64,
-        succeeded: bool,
-        reasons: Reasons,
-    ) {
-        route(
-            &self.completions_inline,
-            &self.completions_deferred,
-            reasons,
-        )
-        .increment();
-        let figures = &self.operations[position(operation)];
-        figures.latency.record_nanoseconds(latency_nanoseconds);
-        if succeeded {
-            figures.bytes.add(length_bytes);
-        } else {
-            figures.errors.increment();
-        }
-    }
-}
-
-impl PoolStats {
-    /// No figures yet, for a pool over devices of these names.
-    pub(crate) fn new<'a>(
-        pool: &str,
-        devices: impl Iterator<Item = (&'a str, &'a Geometry)>,
-    ) -> Self {
-        Self {
-            pool: pool.to_owned(),
-            space: [const { Gauge::new() }; SPACE_NAMES.len()],
-            counters: [const { Gauge::new() }; COUNTER_NAMES.len()],
-            volumes: Gauge::new(),
-            is_ready: Gauge::new(),
-            devices: devices
-                .map(|(name, geometry)| DeviceStats {
-                    device: name.to_owned(),
-                    capacity_bytes: geometry.capacity_bytes(),
-                    errors: Gauge::new(),
-                    in_flight: Gauge::new(),
-                })
-                .collect(),
-        }
-    }
-
-    /// Shows the present state of the pool's metadata machine.
-    pub(crate) fn publish(&self, usage: &Usage, counters: &Counters) {
-        let space = [
-            usage.capacity_bytes,
-            usage.allocated_bytes,
-            usage.metadata_bytes,
-            usage.reserved_bytes,
-            usage.free_bytes,
-            usage.pending_bytes,
-            usage.virtual_bytes,
-            usage.unreadable_bytes,
-            usage.leaked_bytes,
-        ];
-        self.space
-            .iter()
-            .zip(space)
-            .for_each(|(gauge, value)| gauge.set(value));
-        let counts = [
-            counters.transactions_create,
-            counters.transactions_resize,
-            counters.transactions_delete,
-            counters.transactions_limit,
-            counters.transactions_map,
-            counters.transactions_unmap,
-            counters.journal_commits,
-            counters.journal_bytes,
-            counters.flushes,
-            counters.checkpoints,
-            counters.nodes_written,
-            counters.nodes_read,
-            counters.nodes_damaged,
-            counters.superblock_copies_failed,
-            counters.journal_full,
-        ];
-        self.counters
-            .iter()
-            .zip(counts)
-            .for_each(|(gauge, value)| gauge.set(value));
-    }
-}
-
 /// The counter of a completion that owed work for `reasons`; the first of them in the order of
 /// precedence names it.
 #[inline]
@@ -376,17 +166,6 @@ fn route<'a>(
     let mut named = REASON_NAMES.iter().zip(deferred);
     let found = named.find(|((reason, _), _)| reasons.intersects(*reason));
     found.map_or(inline, |(_, counter)| counter)
-}
-
-const fn position(operation: DataOperation) -> usize {
-    match operation {
-        DataOperation::Read => 0,
-        DataOperation::Write => 1,
-        DataOperation::CompareAndWrite => 2,
-        DataOperation::WriteZeroes => 3,
-        DataOperation::Discard => 4,
-        DataOperation::Flush => 5,
-    }
 }
 
 #[cfg(test)]
@@ -406,19 +185,5 @@ mod tests {
             .collect();
         assert_eq!(deferred.iter().sum::<u64>(), 1);
         assert_eq!(deferred[2], 1, "recorded as an allocation");
-    }
-
-    #[test]
-    fn every_operation_has_figures_of_its_own() {
-        let stats = VolumeStats::new("pool", "volume", Arc::default());
-        stats.record(DataOperation::Flush, 1000, 0, true, Reasons::FLUSH);
-        stats.record(DataOperation::Read, 1000, 4096, true, Reasons::empty());
-        stats.record(DataOperation::Read, 1000, 4096, false, Reasons::ERROR);
-        assert_eq!(stats.operations[0].bytes.read(), 4096);
-        assert_eq!(stats.operations[0].errors.read(), 1);
-        assert_eq!(stats.operations[5].latency.snapshot().count(), 1);
-        assert_eq!(stats.completions_inline.read(), 1);
-        let deferred = stats.completions_deferred.iter().map(Counter::read);
-        assert_eq!(deferred.sum::<u64>(), 2);
     }
 }
