@@ -10,7 +10,8 @@ use crate::core::ShardCore;
 use crate::host::{UNIT, edge_offset};
 use crate::lane::{Lane, NotSubmitted};
 use crate::op::{Failure, Op, OpIndex, Step};
-use crate::stats::ShardStats;
+use crate::request::VolumeHandle;
+use crate::stats::{ShardStats, VolumeStats};
 use crate::tag::{CommandOwner, SECTOR_BYTES};
 
 /// What became of a stretch that was to be submitted.
@@ -23,12 +24,14 @@ pub(crate) enum Submitted {
 }
 
 /// Submits the command that begins at the request's cursor and ends at `end` at the latest.
+/// `figures_of` has a volume's figures: asked for when a write is forced to the media.
 #[inline]
-pub(crate) fn submit_stretch<D: BlockDevice>(
+pub(crate) fn submit_stretch<'a, D: BlockDevice>(
     lanes: &mut [Lane<D>],
     place: (DeviceIndex, u64),
     index: OpIndex,
     end: u64,
+    figures_of: impl FnOnce(VolumeHandle) -> Option<&'a VolumeStats>,
     core: &mut ShardCore,
 ) -> Submitted {
     let (device, block) = place;
@@ -55,7 +58,13 @@ pub(crate) fn submit_stretch<D: BlockDevice>(
         Ok(()) => {
             op.cursor += length;
             op.outstanding += 1;
+            let volume = op.volume;
             count(operation, &core.stats);
+            if operation == Operation::WriteThrough
+                && let Some(figures) = figures_of(volume)
+            {
+                figures.write_through_commands.increment();
+            }
             Submitted::Yes
         }
         Err(NotSubmitted::Full) => {

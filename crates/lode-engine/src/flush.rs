@@ -36,6 +36,11 @@ impl FlushGroups {
         self.gathering.push(op);
     }
 
+    /// The request that made the running group necessary.
+    pub(crate) fn opener(&self) -> Option<OpIndex> {
+        self.running.first().copied()
+    }
+
     /// Whether no request waits.
     pub(crate) const fn is_idle(&self) -> bool {
         self.running.is_empty() && self.gathering.is_empty()

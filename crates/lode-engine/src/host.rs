@@ -181,7 +181,9 @@ impl<D: BlockDevice> PoolHost<D> {
         self.start_commit(core.now);
         self.metadata.pump(&mut self.pool, &mut self.lanes, core);
         let (flushes, group) = self.flushes.pump(&mut self.lanes);
-        core.stats.flushes.add(flushes);
+        if flushes > 0 {
+            self.count_flushes(flushes, core);
+        }
         if let Some(group) = group {
             moved += 1;
             self.flushed(group, core);

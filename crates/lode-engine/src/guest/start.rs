@@ -170,8 +170,10 @@ impl<D: BlockDevice> PoolGuest<D> {
                 let block = PoolBlock::new(piece.physical.get() + into);
                 let place = self.layout.locate(block);
                 let place = place.expect("a lease names blocks of its pool");
-                let lanes = &mut self.lanes;
-                if command::submit_stretch(lanes, place, index, end, core) == Submitted::Parked {
+                let (lanes, volumes) = (&mut self.lanes, &self.volumes);
+                let figures_of = |of| Some(&*volumes.get(of)?.stats);
+                let outcome = command::submit_stretch(lanes, place, index, end, figures_of, core);
+                if outcome == Submitted::Parked {
                     return;
                 }
             }

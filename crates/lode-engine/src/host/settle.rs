@@ -99,6 +99,10 @@ impl<D: BlockDevice> PoolHost<D> {
         if op.needs_flush {
             op.waits += 1;
             core.stats.flush_waiters.increment();
+            let handle = op.volume;
+            if let Some(volume) = self.volumes.get(handle.slot, handle.generation) {
+                volume.stats.flush_waiters.increment();
+            }
             self.flushes.join(index);
         }
         let ticket = self.pool.recorded();
@@ -126,6 +130,19 @@ impl<D: BlockDevice> PoolHost<D> {
             None => Ok(op.durability),
         };
         self.complete(index, result, core);
+    }
+
+    /// Counts flush commands of the group that runs, and for whom it was opened.
+    pub(super) fn count_flushes(&self, count: u64, core: &ShardCore) {
+        core.stats.flushes.add(count);
+        let opener = self
+            .flushes
+            .opener()
+            .map(|index| core.ops.get(index).volume);
+        let volume = opener.and_then(|of| self.volumes.get(of.slot, of.generation));
+        if let Some(volume) = volume {
+            volume.stats.flushes.add(count);
+        }
     }
 
     /// Ends the waiting of a flush group. After a failed flush nothing more can be promised.

@@ -10,7 +10,7 @@ use super::{Pieces, PoolHost};
 use crate::command::{self, Submitted, middle_end};
 use crate::core::ShardCore;
 use crate::op::{Op, OpIndex, Step};
-use crate::request::DataOperation;
+use crate::request::{DataOperation, VolumeHandle};
 
 impl<D: BlockDevice> PoolHost<D> {
     /// Submits what is left of the present step, looking the mapping up again: the request holds
@@ -104,7 +104,9 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) -> Submitted {
         let place = self.pool.locate(physical);
-        command::submit_stretch(&mut self.lanes, place, index, end, core)
+        let volumes = &self.volumes;
+        let figures_of = |of: VolumeHandle| Some(&*volumes.get(of.slot, of.generation)?.stats);
+        command::submit_stretch(&mut self.lanes, place, index, end, figures_of, core)
     }
 
     /// Zeroes the units that a write-zeroes covers only in part, where they hold data. Whole

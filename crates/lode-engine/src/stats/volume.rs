@@ -32,6 +32,13 @@ pub struct VolumeStats {
     pub completions_inline: Counter,
     /// Requests completed by the deferred stage, in the order of [`REASON_NAMES`].
     pub completions_deferred: [Counter; REASON_NAMES.len()],
+    /// Write commands forced to the media.
+    pub write_through_commands: Counter,
+    /// Flush commands of the groups that a request of this volume opened: over all volumes they
+    /// add up to those of the shard.
+    pub flushes: Counter,
+    /// Requests that waited for a flush group, whoever opened it.
+    pub flush_waiters: Counter,
     /// How long those waited that the volume's limits kept waiting; each is one of them.
     pub throttle_wait: Histogram,
     throttle: Arc<Throttle>,
@@ -58,6 +65,9 @@ impl VolumeStats {
             operations: std::array::from_fn(|_| OperationStats::default()),
             completions_inline: Counter::new(),
             completions_deferred: [const { Counter::new() }; REASON_NAMES.len()],
+            write_through_commands: Counter::new(),
+            flushes: Counter::new(),
+            flush_waiters: Counter::new(),
             throttle_wait: Histogram::new(),
             throttle,
         }

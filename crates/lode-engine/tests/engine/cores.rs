@@ -170,6 +170,13 @@ fn a_durable_overwrite_under_lease_is_forced_to_the_media_and_needs_no_home() {
     assert_eq!(hand_offs(&fleet, 1), away);
     let stats = fleet.shards[1].stats();
     assert_eq!(stats.write_through_commands.read(), 1);
+    let figures = |core: usize| fleet.shards[core].stats().volumes()[0].clone();
+    assert_eq!(figures(1).write_through_commands.read(), 1);
+    assert_eq!(
+        figures(0).write_through_commands.read(),
+        0,
+        "not its home's"
+    );
     fleet.media.borrow_mut().cut_power();
     assert_eq!(fleet.read(0, volume, 0, 4096), data);
 }

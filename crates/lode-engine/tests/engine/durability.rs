@@ -273,3 +273,53 @@ fn durable_barriers_over_one_range_do_not_wait_for_each_others_flush() {
     }
     assert_eq!(rig.read(volume, 0, 7 * 512 + 8192), vec![0; 7 * 512 + 8192]);
 }
+
+#[test]
+fn forced_writes_and_flushes_are_counted_for_the_volume_that_caused_them() {
+    let mut rig = Rig::new(WriteCache::Volatile);
+    let forced = rig.create("forced", 1 << 20, BlockSize::B4096);
+    let flushed = rig.create("flushed", 1 << 20, BlockSize::B4096);
+    for volume in [forced, flushed] {
+        rig.write(volume, 0, &pattern(1, 4096));
+        rig.flush(volume).expect("a flush succeeds");
+    }
+    let figures = rig.shard.stats().volumes();
+    let counts = |name: &str| {
+        let found = figures.iter().find(|figures| figures.volume == name);
+        let figures = found.expect("an open volume has figures");
+        [
+            figures.write_through_commands.read(),
+            figures.flushes.read(),
+            figures.flush_waiters.read(),
+        ]
+    };
+    let (forced_before, flushed_before) = (counts("forced"), counts("flushed"));
+    for _ in 0..3 {
+        let range = (0, 4096);
+        let data = pattern(2, 4096);
+        let outcome = rig.run(forced, DataOperation::Write, range, Durability::Data, &data);
+        assert_eq!(outcome, Ok(Durability::Data));
+    }
+    let since = |before: [u64; 3], now: [u64; 3]| [0, 1, 2].map(|at: usize| now[at] - before[at]);
+    assert_eq!(since(forced_before, counts("forced")), [3, 0, 0]);
+    assert_eq!(since(flushed_before, counts("flushed")), [0, 0, 0]);
+    // One group for both: the volume that asked first has its flush, and both waited.
+    let order = [flushed, forced, flushed];
+    let tokens = order.map(|volume| {
+        let range = (0, 0);
+        rig.submit(volume, DataOperation::Flush, range, Durability::None, &[])
+    });
+    for token in tokens {
+        rig.wait(token).result.expect("a flush succeeds");
+    }
+    assert_eq!(since(flushed_before, counts("flushed")), [0, 1, 2]);
+    assert_eq!(since(forced_before, counts("forced")), [3, 0, 1]);
+    let stats = rig.shard.stats();
+    for (of_all, at) in [
+        (stats.write_through_commands.read(), 0),
+        (stats.flushes.read(), 1),
+        (stats.flush_waiters.read(), 2),
+    ] {
+        assert_eq!(counts("forced")[at] + counts("flushed")[at], of_all);
+    }
+}
