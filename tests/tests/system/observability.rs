@@ -4,7 +4,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use lode_api::v1::{Durability, GetInfoRequest, LimitVolumeRequest, ReadRequest, WriteRequest};
+use lode_api::v1::{
+    Durability, FlushRequest, GetInfoRequest, LimitVolumeRequest, ReadRequest, WriteRequest,
+};
 use lode_tests::{Daemon, Site, http, program};
 use lode_units::limits::{IO_LENGTH_MAX_BYTES, VOLUME_SIZE_MAX_BYTES};
 use prost::Message;
@@ -67,6 +69,30 @@ async fn the_metrics_count_the_routes_of_completions() {
         .sum();
     assert!(routes >= 6.0, "six requests were completed: {body}");
     assert!(body.contains("route=\"inline\""), "{body}");
+}
+
+#[tokio::test]
+async fn the_metrics_count_flushes_for_their_volume_as_for_its_core() {
+    let daemon = Site::with_options("size=256MiB&create&cache=modelled").start();
+    work(&daemon).await;
+    let flush = FlushRequest {
+        volume: "busy".to_owned(),
+        ..FlushRequest::default()
+    };
+    daemon.blocks().await.flush(flush).await.expect("the flush");
+    let body = http::get(daemon.http(), "/metrics").body;
+    let sum = |name: &str| -> f64 {
+        let lines = body.lines().filter(|line| line.starts_with(name));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    };
+    for counted in ["flushes", "flush_waiters", "fua_writes"] {
+        let of_cores = sum(&format!("lodestore_{counted}_total{{"));
+        let of_volumes = sum(&format!("lodestore_volume_{counted}_total{{"));
+        assert!(of_cores > 0.5, "{counted}: {body}");
+        assert!((of_cores - of_volumes).abs() < 0.5, "{counted}: {body}");
+    }
 }
 
 #[tokio::test]

@@ -124,6 +124,7 @@ fn collect_sharing(core: Label<'_>, stats: &ShardStats, into: &mut Families) {
 fn collect_volume(stats: &VolumeStats, into: &mut Families) {
     admission::collect_limits(stats, into);
     collect_volume_routes(stats, into);
+    collect_volume_durability(stats, into);
     for (operation, figures) in OPERATION_NAMES.iter().zip(&stats.operations) {
         let latency = figures.latency.snapshot();
         // An operation that never happened has no series: a volume has six of them.
@@ -175,6 +176,36 @@ fn collect_volume_routes(stats: &VolumeStats, into: &mut Families) {
         ];
         let help = "Completed requests of the volume, by route and by why they were deferred.";
         into.counter("lodestore_volume_completions_total", help, &labels, count);
+    }
+}
+
+/// What the volume's durability costs. A volume that never asked for any has no series.
+fn collect_volume_durability(stats: &VolumeStats, into: &mut Families) {
+    let labels = [
+        ("pool", stats.pool.as_str()),
+        ("volume", stats.volume.as_str()),
+    ];
+    for (name, help, counter) in [
+        (
+            "lodestore_volume_fua_writes_total",
+            "Write commands of the volume that were forced to the media.",
+            &stats.write_through_commands,
+        ),
+        (
+            "lodestore_volume_flushes_total",
+            "Flush commands that the volume was first to need; others may have waited for them.",
+            &stats.flushes,
+        ),
+        (
+            "lodestore_volume_flush_waiters_total",
+            "Requests of the volume that waited for a flush.",
+            &stats.flush_waiters,
+        ),
+    ] {
+        let count = counter.read();
+        if count > 0 {
+            into.counter(name, help, &labels, count);
+        }
     }
 }
 
