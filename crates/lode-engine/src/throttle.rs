@@ -132,16 +132,46 @@ impl Bucket {
         let cost = amount
             .saturating_mul(NANOSECONDS_PER_SECOND)
             .div_ceil(per_second);
-        let advance = |earned_at: u64| Some(earned_at.max(now).saturating_add(cost));
-        let before = self
-            .earned_at
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, advance);
-        before.unwrap_or_else(|same| same).max(now)
+        take_place(&self.earned_at, cost, now)
+    }
+}
+
+/// Moves the word by `cost`, from `now` at the earliest, and returns from where.
+fn take_place(earned_at: &impl Word, cost: u64, now: u64) -> u64 {
+    let mut before = earned_at.read();
+    loop {
+        let from = before.max(now);
+        match earned_at.replace(before, from.saturating_add(cost)) {
+            Ok(()) => return from,
+            // Another core took a place meanwhile: that one is gone, and there is a next.
+            Err(present) => before = present,
+        }
+    }
+}
+
+/// The word that cores share; a model of it stands in for it in tests.
+trait Word {
+    fn read(&self) -> u64;
+
+    /// Puts `new` in the place of `old`, or returns what is there instead, perhaps `old` itself.
+    fn replace(&self, old: u64, new: u64) -> Result<(), u64>;
+}
+
+impl Word for AtomicU64 {
+    fn read(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    fn replace(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed)
+            .map(drop)
     }
 }
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;
