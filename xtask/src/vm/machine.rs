@@ -361,7 +361,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const SILENCE_LIMIT: Duration = Duration::from_secs(180);
 /// How often a silent guest's console is looked at.
 const LISTENING_STEP: Duration = Duration::from_secs(5);
-const GUEST_LIMIT: Duration = Duration::from_secs(420);
+const GUEST_LIMIT: Duration = Duration::from_secs(600);
 /// A core dump of a gibibyte takes its time.
 const CRASH_LIMIT: Duration = Duration::from_secs(20);
 const LAST_WORDS_LINES: usize = 12;

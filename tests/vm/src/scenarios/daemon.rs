@@ -1,5 +1,8 @@
 //! The daemon over a real controller, driven by its command line as a person would.
 
+use std::fs;
+use std::io::ErrorKind;
+
 use anyhow::{Context, Result, ensure};
 use lode_api::client::VolumeName;
 use lode_vfio::PciAddress;
@@ -82,15 +85,30 @@ pub(super) fn removal() -> Result<String> {
 
 /// Again and again: the daemon starts, finds what the one before it has written, writes and stops;
 /// the kernel's driver finds a healthy controller and reads the pool's disk. The clients are in
-/// this process: starting a command line takes longer than all that it asks for.
+/// this process: starting a command line takes longer than all that it asks for. A guest that runs
+/// this several times goes on where it was.
 pub(super) fn start_stop() -> Result<String> {
     let address = address()?;
-    for round in 1..=ROUNDS {
+    let before = rounds_before()?;
+    for round in before + 1..=before + ROUNDS {
         serve_once(address, round).with_context(|| format!("round {round}"))?;
         let used = read_disk(address, 2).with_context(|| format!("round {round}"))?;
         ensure!(used.iter().any(|byte| *byte != 0), "no pool on its disk");
+        fs::write(ROUNDS_DONE, round.to_string())?;
     }
-    Ok(format!("{ROUNDS} rounds, each with the kernel's driver"))
+    let all = before + ROUNDS;
+    Ok(format!(
+        "{all} rounds so far, each with the kernel's driver"
+    ))
+}
+
+/// How many rounds this guest has behind it.
+fn rounds_before() -> Result<u64> {
+    match fs::read_to_string(ROUNDS_DONE) {
+        Ok(text) => text.parse().context("a number of rounds"),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error).context("reading the number of rounds"),
+    }
 }
 
 fn serve_once(address: PciAddress, round: u64) -> Result<()> {
@@ -159,3 +177,5 @@ const CHUNKS: u64 = 8;
 /// With a hundred, QEMU crashes about once (see `carry_out` in `xtask/src/vm.rs`), and
 /// all of them begin anew.
 const ROUNDS: u64 = 25;
+/// Where the number of rounds is kept that a guest has behind it.
+const ROUNDS_DONE: &str = "/tmp/rounds";
