@@ -13,6 +13,7 @@
 //! whoever needs the proof looks for the line `vm-test: ok`.
 
 pub(crate) mod bench;
+mod emulator;
 mod guests;
 mod initramfs;
 mod kernel_image;

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::kernel_image;
+use super::{emulator, kernel_image};
 use crate::process;
-use crate::tools::{apt_get, find_program, install_debian_packages};
+use crate::tools::install_debian_packages;
 
 /// The pieces, found or fetched.
 #[derive(Debug)]
@@ -33,10 +33,7 @@ impl Kit {
         fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
         // mke2fs among them.
         install_debian_packages()?;
-        let qemu = match find_program(QEMU) {
-            Some(qemu) => qemu,
-            None => install_qemu(directory)?,
-        };
+        let qemu = emulator::find_or_install(directory)?;
         let (kernel, modules) = match kernel {
             Some(kernel) => (kernel.to_owned(), None),
             None => debian_kernel(directory)?,
@@ -62,41 +59,6 @@ fn debian_kernel(directory: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
         kernel_image::extract(&packed, &kernel)?;
     }
     Ok((kernel, Some(unpacked.join("lib/modules").join(version))))
-}
-
-/// Installs QEMU from the machine's own suite, or from its backports: where other QEMU packages
-/// are already from there, the two do not mix.
-fn install_qemu(directory: &Path) -> Result<PathBuf> {
-    let install = ["install", "--quiet", "--yes", "--no-install-recommends"];
-    process::run(&mut apt_get(&["update", "--quiet"]))?;
-    let stock = process::run(apt_get(&install).arg(QEMU_PACKAGE));
-    if stock.is_err() {
-        let suite = backports_suite()?;
-        let list = directory.join("backports.list");
-        // A list of our own beside the machine's: nothing of it stays behind.
-        fs::write(&list, backports_line(&suite))?;
-        let own_list = format!("Dir::Etc::SourceList={}", list.display());
-        process::run(apt_get(&["-o", &own_list, "update", "--quiet"]).arg("-qq"))?;
-        process::run(
-            apt_get(&["-o", &own_list])
-                .args(install)
-                .args(["-t", &suite, QEMU_PACKAGE]),
-        )?;
-    }
-    find_program(QEMU).context("QEMU was installed and is not there")
-}
-
-fn backports_suite() -> Result<String> {
-    let release = fs::read_to_string("/etc/os-release").context("which system this is")?;
-    let name = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .context("a system with a code name")?;
-    Ok(format!("{}-backports", name.trim_matches('"')))
-}
-
-fn backports_line(suite: &str) -> String {
-    format!("deb [signed-by={KEYRING}] http://deb.debian.org/debian {suite} main\n")
 }
 
 /// The version of the kernel that is unpacked in `directory`, if one is.
@@ -135,24 +97,12 @@ fn fetch_kernel(directory: &Path, unpacked: &Path) -> Result<String> {
     kernel_version(unpacked).context("the package holds no kernel")
 }
 
-const QEMU: &str = "qemu-system-x86_64";
-const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// Has VFIO for PCI, the Intel IOMMU and virtio; 6.12 is a long-term kernel.
 const KERNEL_SERIES: &str = "linux-image-6.12-cloud-amd64";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_backports_line_names_suite_and_key() {
-        assert_eq!(
-            backports_line("bookworm-backports"),
-            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
-             http://deb.debian.org/debian bookworm-backports main\n"
-        );
-    }
 
     #[test]
     fn an_empty_directory_holds_no_kernel() {
