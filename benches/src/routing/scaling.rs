@@ -1,5 +1,6 @@
 //! From one core to two on one volume: the pool's home and a guest, each on a thread and a
-//! processor of its own, reads and pure overwrites.
+//! processor of its own, reads and pure overwrites. The control has nothing in common: what it
+//! lacks to twice one core is the machine's, not the sharing's.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +9,14 @@ use std::sync::{Arc, Barrier};
 use anyhow::{Context, ensure};
 use lode_block::Durability;
 use lode_bus::IovaSpace;
-use lode_engine::{Completion, DataOperation, Letter, Port, Shard};
+use lode_engine::{Completion, DataOperation, Letter, Port, Shard, VolumeHandle};
 use lode_reactor::{CorePort, Signal};
 use lode_units::{CoreId, Instant};
 use rustix::thread::sched_getaffinity;
 
 use super::worker::{pin, processors};
 use super::{PAGES, per, ratio};
-use crate::engine::{Ground, SPAN_BYTES, client_buffers};
+use crate::engine::{Ground, SPAN_BYTES, client_buffers, mapped_volume};
 use crate::load::{Load, Loop};
 use crate::null::NullDevice;
 use crate::report::{Report, figure};
@@ -41,10 +42,11 @@ impl Port for End {
     }
 }
 
-/// Both cores, and the processors for them.
+/// Both cores, the volume that each uses, and the processors for them.
 struct Cores {
     home: Core,
     guest: Core,
+    volumes: [VolumeHandle; 2],
     processors: [usize; 2],
 }
 
@@ -60,34 +62,16 @@ pub(super) fn run(report: &Report, rounds: usize) -> anyhow::Result<()> {
         2 + available.count(),
         load.split(' ').next().unwrap_or("unknown"),
     ))?;
-    let mut cores = cores([first, second])?;
+    let mut sharing = sharing([first, second])?;
+    let mut apart = apart([first, second])?;
     for (name, operation) in [
         ("read", DataOperation::Read),
         ("write", DataOperation::Write),
     ] {
-        let plan = Loop {
-            volume: cores.1,
-            operation,
-            durability: Durability::None,
-            block_bytes: 4096,
-            span_bytes: SPAN_BYTES,
-            depth: 32,
-            operations: OPERATIONS,
-        };
-        // The leases come with the first requests.
-        cores.0.two(&plan)?;
-        let before = hops(&cores.0.guest);
-        let pairs = interleave(
-            &mut cores.0,
-            rounds,
-            |cores| cores.one(&plan),
-            |cores| cores.two(&plan),
-        )?;
-        let moved: u64 = pairs.iter().map(|(_, two)| two.operations / 2).sum();
-        let hops = hops(&cores.0.guest) - before;
-        let mut figures = ratio(ratios(&pairs)).to_vec();
-        figures.push(figure("core_hops_per_io", per(hops, moved)));
-        report.line(&format!("scaling.{name}"), &figures)?;
+        report.note("off: one core; on: two on one volume")?;
+        sharing.measure(report, rounds, &format!("scaling.{name}"), operation)?;
+        report.note("control: two cores, each with a pool and a volume of its own")?;
+        apart.measure(report, rounds, &format!("scaling.{name}.apart"), operation)?;
     }
     Ok(())
 }
@@ -97,8 +81,21 @@ fn hops(core: &Core) -> u64 {
     stats.hand_offs.iter().map(lode_stats::Counter::read).sum()
 }
 
+/// Two cores that have nothing in common, each with a pool and a volume that is all mapped.
+fn apart(processors: [usize; 2]) -> anyhow::Result<Cores> {
+    let pump: fn(Instant) = |_| {};
+    let (home, _, first) = mapped_volume(pump)?;
+    let (guest, _, second) = mapped_volume(pump)?;
+    Ok(Cores {
+        home,
+        guest,
+        volumes: [first, second],
+        processors,
+    })
+}
+
 /// A pool at home on the first core and a guest on the second, with a volume that is all mapped.
-fn cores(processors: [usize; 2]) -> anyhow::Result<(Cores, lode_engine::VolumeHandle)> {
+fn sharing(processors: [usize; 2]) -> anyhow::Result<Cores> {
     let ground = Ground::default();
     let pump: fn(Instant) = |_| {};
     let (mut home, index, volume) = ground.make(pump)?;
@@ -117,23 +114,56 @@ fn cores(processors: [usize; 2]) -> anyhow::Result<(Cores, lode_engine::VolumeHa
             .devices_mut(index)
             .for_each(NullDevice::become_null);
     }
-    let cores = Cores {
+    Ok(Cores {
         home,
         guest,
+        volumes: [volume; 2],
         processors,
-    };
-    Ok((cores, volume))
+    })
 }
 
 impl Cores {
+    fn measure(
+        &mut self,
+        report: &Report,
+        rounds: usize,
+        id: &str,
+        operation: DataOperation,
+    ) -> anyhow::Result<()> {
+        // The leases come with the first requests.
+        self.two(operation)?;
+        let before = hops(&self.guest);
+        let one = |cores: &mut Self| cores.one(operation);
+        let pairs = interleave(self, rounds, one, |cores| cores.two(operation))?;
+        let moved: u64 = pairs.iter().map(|(_, two)| two.operations / 2).sum();
+        let hops = hops(&self.guest) - before;
+        let mut figures = ratio(ratios(&pairs)).to_vec();
+        figures.push(figure("core_hops_per_io", per(hops, moved)));
+        report.line(id, &figures)
+    }
+
+    /// What each core does.
+    fn plans(&self, operation: DataOperation) -> [Loop; 2] {
+        self.volumes.map(|volume| Loop {
+            volume,
+            operation,
+            durability: Durability::None,
+            block_bytes: 4096,
+            span_bytes: SPAN_BYTES,
+            depth: 32,
+            operations: OPERATIONS,
+        })
+    }
+
     /// The home alone.
-    fn one(&mut self, plan: &Loop) -> anyhow::Result<Sample> {
+    fn one(&mut self, operation: DataOperation) -> anyhow::Result<Sample> {
         let cpu = self.processors[0];
+        let [plan, _] = self.plans(operation);
         let home = &mut self.home;
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 pin(cpu)?;
-                home.run(plan)
+                home.run(&plan)
             });
             thread
                 .join()
@@ -142,8 +172,9 @@ impl Cores {
     }
 
     /// Both at once.
-    fn two(&mut self, plan: &Loop) -> anyhow::Result<Sample> {
+    fn two(&mut self, operation: DataOperation) -> anyhow::Result<Sample> {
         let [first, second] = self.processors;
+        let [plan, guest_plan] = self.plans(operation);
         let (home, guest) = (&mut self.home, &mut self.guest);
         let (start, guest_ended) = (Barrier::new(2), AtomicBool::new(false));
         let (start, guest_ended) = (&start, &guest_ended);
@@ -151,7 +182,7 @@ impl Cores {
             let here = scope.spawn(move || {
                 pin(first)?;
                 start.wait();
-                let sample = home.run(plan)?;
+                let sample = home.run(&plan)?;
                 // What the guest cannot do by itself it still asks for.
                 while !guest_ended.load(Ordering::Acquire) {
                     home.poll();
@@ -163,7 +194,7 @@ impl Cores {
             let there = scope.spawn(move || {
                 let pinned = pin(second);
                 start.wait();
-                let outcome = pinned.and_then(|()| guest.run(plan));
+                let outcome = pinned.and_then(|()| guest.run(&guest_plan));
                 guest_ended.store(true, Ordering::Release);
                 outcome
             });
