@@ -134,7 +134,9 @@ impl Cores {
         self.two(operation)?;
         let before = hops(&self.guest);
         let one = |cores: &mut Self| cores.one(operation);
-        let pairs = interleave(self, rounds, one, |cores| cores.two(operation))?;
+        let pairs = interleave(self, rounds * ROUNDS_FACTOR, one, |cores| {
+            cores.two(operation)
+        })?;
         let moved: u64 = pairs.iter().map(|(_, two)| two.operations / 2).sum();
         let hops = hops(&self.guest) - before;
         let mut figures = ratio(ratios(&pairs)).to_vec();
@@ -213,4 +215,6 @@ const fn is_data(completion: &Completion) -> bool {
     matches!(completion, Completion::Data(_))
 }
 
-const OPERATIONS: u64 = 500_000;
+const OPERATIONS: u64 = 100_000;
+/// Short rounds and many: what else the machine does changes within a second.
+const ROUNDS_FACTOR: usize = 5;
