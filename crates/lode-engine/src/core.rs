@@ -4,14 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lode_block::{BufferPool, BufferPoolSpec};
 use lode_bus::{BusError, DmaBuffer, DmaMemory, IovaSpace, PagePreference};
-use lode_extent::METADATA_IO_BLOCKS_MAX;
 use lode_units::Instant;
-use lode_units::limits::{ALLOCATION_UNIT_BYTES, IO_LENGTH_MAX_BYTES};
+use lode_units::limits::ALLOCATION_UNIT_BYTES;
 
 use crate::control::{Asker, Completion, ControlError, ControlReply};
 use crate::error::IoError;
+use crate::memory::OwnMemory;
 use crate::op::{OpIndex, OpTable};
 use crate::peers::Peers;
 use crate::port::Body;
@@ -35,8 +34,7 @@ pub(crate) struct ShardCore {
     pub(crate) now: Instant,
     pub(crate) peers: Peers,
     pub(crate) routing: Routing,
-    /// Buffers of metadata operations, of comparisons, and of the ends of requests.
-    pub(crate) buffers: BufferPool,
+    pub(crate) memory: OwnMemory,
     /// Memory that holds zeros: one allocation unit of it.
     pub(crate) zeros: DmaBuffer,
     zero_memory: DmaMemory,
@@ -49,21 +47,7 @@ impl ShardCore {
         preference: PagePreference,
         limits: ShardLimits,
     ) -> Result<Self, BusError> {
-        let specs = [
-            BufferPoolSpec {
-                length_bytes: METADATA_BUFFER_BYTES,
-                count: METADATA_BUFFERS,
-            },
-            BufferPoolSpec {
-                length_bytes: SCRATCH_BYTES,
-                count: SCRATCH_BUFFERS,
-            },
-            BufferPoolSpec {
-                length_bytes: 2 * ZERO_BYTES,
-                count: EDGE_BUFFERS,
-            },
-        ];
-        let buffers = BufferPool::new(&specs, space, preference)?;
+        let memory = OwnMemory::new(space, preference)?;
         let zero_memory = space.allocate(ZERO_BYTES, PagePreference::Ordinary)?;
         let zeros = DmaBuffer::cut(&zero_memory, ZERO_BYTES).pop();
         Ok(Self {
@@ -75,7 +59,7 @@ impl ShardCore {
             now: Instant::ZERO,
             peers: Peers::default(),
             routing: Routing::default(),
-            buffers,
+            memory,
             zeros: zeros.expect("a memory of that length holds one buffer of that length"),
             zero_memory,
         })
@@ -100,7 +84,7 @@ impl ShardCore {
 
     /// Every memory that must be mapped for a device before this shard uses it.
     pub(crate) fn memories(&self) -> impl Iterator<Item = &DmaMemory> {
-        self.buffers
+        self.memory
             .memories()
             .chain(std::iter::once(&self.zero_memory))
     }
@@ -125,10 +109,14 @@ impl ShardCore {
     }
 
     /// Takes back the memory that a request had beside its own buffer.
+    #[inline]
     pub(crate) fn take_back_memory(&mut self, index: OpIndex) {
         let op = self.ops.get_mut(index);
-        for buffer in [op.scratch.take(), op.edges.take()].into_iter().flatten() {
-            self.buffers.give_back(buffer);
+        if let Some(scratch) = op.scratch.take() {
+            self.memory.comparisons.give_back(scratch);
+        }
+        if let Some(edges) = op.edges.take() {
+            self.memory.ends.give_back(edges);
         }
     }
 
@@ -152,18 +140,3 @@ impl ShardCore {
 /// The length of the memory that holds zeros.
 #[expect(clippy::cast_possible_truncation, reason = "4096")]
 pub(crate) const ZERO_BYTES: usize = ALLOCATION_UNIT_BYTES as usize;
-pub(crate) const METADATA_BUFFER_BYTES: usize = METADATA_IO_BLOCKS_MAX as usize * ZERO_BYTES;
-/// How many metadata operations run at once.
-pub(crate) const METADATA_BUFFERS: usize = 16;
-/// The longest compare-and-write: its two halves fit one buffer of a client.
-pub(crate) const COMPARE_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
-#[expect(clippy::cast_possible_truncation, reason = "512 KiB")]
-const SCRATCH_BYTES: usize = COMPARE_MAX_BYTES as usize;
-/// How many requests to volumes of small blocks have their ends fetched at once.
-const EDGE_BUFFERS: usize = 128;
-/// How many comparisons run at once.
-const SCRATCH_BUFFERS: usize = 4;
-const _: () = assert!(
-    METADATA_BUFFER_BYTES < SCRATCH_BYTES,
-    "the classes do not mix"
-);

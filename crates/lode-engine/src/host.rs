@@ -81,8 +81,6 @@ pub(crate) struct PoolHost<D> {
     metadata_waiters: VecDeque<OpIndex>,
     /// Requests that wait for a commit to free space.
     space_waiters: VecDeque<(Ticket, OpIndex)>,
-    /// Requests that wait for memory to compare in.
-    scratch_waiters: VecDeque<OpIndex>,
     commit_wanted: bool,
     /// When the oldest change that is not durable was recorded.
     uncommitted_since: Option<Instant>,
@@ -130,7 +128,6 @@ impl<D: BlockDevice> PoolHost<D> {
             committing: VecDeque::with_capacity(CORE_REQUESTS_MAX),
             metadata_waiters: VecDeque::with_capacity(CORE_REQUESTS_MAX),
             space_waiters: VecDeque::with_capacity(CORE_REQUESTS_MAX),
-            scratch_waiters: VecDeque::with_capacity(CORE_REQUESTS_MAX),
             commit_wanted: false,
             uncommitted_since: None,
             recall_at: None,

@@ -28,6 +28,7 @@ mod guest;
 mod host;
 mod lane;
 mod lease;
+mod memory;
 mod metadata;
 mod op;
 mod peers;

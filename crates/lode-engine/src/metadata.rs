@@ -7,8 +7,9 @@ use lode_bus::{DmaBuffer, DmaSpan};
 use lode_extent::{IoFailure, MetadataIo, MetadataOp, Pool};
 use lode_units::Lba;
 
-use crate::core::{METADATA_BUFFERS, ShardCore};
+use crate::core::ShardCore;
 use crate::lane::{Lane, NotSubmitted};
+use crate::memory::METADATA_BUFFERS;
 use crate::tag::CommandOwner;
 
 /// The metadata operations of one pool that are under way, each in a slot of its own.
@@ -82,7 +83,7 @@ impl MetadataPump {
         };
         let mut buffer = None;
         if length > 0 {
-            buffer = core.buffers.take(length);
+            buffer = core.memory.metadata.take(length);
             let Some(buffer) = &buffer else {
                 return Err(io);
             };
@@ -208,7 +209,7 @@ impl MetadataPump {
             (None, _) => pool.complete_io(running.io.id, Ok(None)),
         }
         if let Some(buffer) = running.buffer {
-            core.buffers.give_back(buffer);
+            core.memory.metadata.give_back(buffer);
         }
     }
 }

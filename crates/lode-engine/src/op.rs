@@ -243,12 +243,6 @@ impl Op {
         self.begin(Step::Start, request.offset_bytes, request.offset_bytes);
     }
 
-    /// Whether it has memory beside its own buffer.
-    #[inline]
-    pub(crate) const fn has_own_memory(&self) -> bool {
-        self.scratch.is_some() || self.edges.is_some()
-    }
-
     /// Whether its completion owes no work, once its commands have succeeded.
     pub(crate) const fn owes_nothing(&self) -> bool {
         self.reasons.is_empty()

@@ -79,19 +79,17 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// Completes the request. Whether memory that others may wait for became free.
+    /// Completes the request.
     #[inline]
-    pub(crate) fn complete(self, figures: Option<&VolumeStats>, core: &mut ShardCore) -> bool {
+    pub(crate) fn complete(self, figures: Option<&VolumeStats>, core: &mut ShardCore) {
         let index = self.slot.spend();
         let op = core.ops.get_mut(index);
-        let (buffer, has_memory) = (op.buffer.take(), op.has_own_memory());
+        let buffer = op.buffer.take();
         if let Some(figures) = figures {
             let latency = core.now.as_nanos().saturating_sub(op.started.as_nanos());
             figures.record(op.operation, latency, op.length, true, Reasons::empty());
         }
-        if has_memory {
-            core.take_back_memory(index);
-        }
+        core.take_back_memory(index);
         core.ops.free(index);
         core.stats.completions_inline.increment();
         core.out.push(Completion::Data(DataCompletion {
@@ -99,7 +97,6 @@ impl Inline {
             result: Ok(self.achieved),
             buffer,
         }));
-        has_memory
     }
 
     /// The request.

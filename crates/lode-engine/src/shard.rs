@@ -299,6 +299,7 @@ impl<D: BlockDevice> Shard<D> {
     /// what these make ready waits for the next poll.
     #[inline]
     fn run_ready(&mut self) -> usize {
+        self.core.memory.wake(&mut self.core.ready);
         let count = self.core.ready.len();
         for _ in 0..count {
             let Some(index) = self.core.ready.pop_front() else {

@@ -6,8 +6,8 @@ use lode_units::BlockSize;
 use lode_units::limits::{IO_LENGTH_MAX_BYTES, RANGE_LENGTH_MAX_BYTES};
 
 use super::PoolHost;
-use crate::core::COMPARE_MAX_BYTES;
 use crate::error::IoError;
+use crate::memory::COMPARE_MAX_BYTES;
 use crate::request::{DataOperation, DataRequest};
 
 /// What was found of a request that may go.

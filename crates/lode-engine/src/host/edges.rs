@@ -13,6 +13,7 @@ use super::PoolHost;
 use super::start::{UNIT, is_in_place, units_to};
 use crate::command::Submitted;
 use crate::core::ShardCore;
+use crate::memory::ENDS_BYTES;
 use crate::op::{Op, OpIndex, Step};
 use crate::request::DataOperation;
 
@@ -25,8 +26,9 @@ impl<D: BlockDevice> PoolHost<D> {
         if !op.is_sub_block || op.edges.is_some() || !(has_head(op) || has_tail(op)) {
             return true;
         }
-        let Some(edges) = core.buffers.take(EDGES_BYTES) else {
-            self.scratch_waiters.push_back(core.queued(index));
+        let Some(edges) = core.memory.ends.take(ENDS_BYTES) else {
+            let index = core.queued(index);
+            core.memory.ends.wait(index);
             return false;
         };
         core.ops.get_mut(index).edges = Some(edges);
@@ -179,5 +181,3 @@ fn to_index(value: u64) -> usize {
 }
 
 const UNIT_BYTES: usize = crate::core::ZERO_BYTES;
-/// Memory for both ends.
-const EDGES_BYTES: usize = 2 * UNIT_BYTES;

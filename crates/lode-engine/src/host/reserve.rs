@@ -85,8 +85,7 @@ impl<D: BlockDevice> PoolHost<D> {
             volume.blocked.push_back(core.queued(index));
         }
         if let Some(edges) = edges {
-            core.buffers.give_back(edges);
-            core.wake_all(&mut self.scratch_waiters);
+            core.memory.ends.give_back(edges);
         }
         core.stats.range_waits.increment();
     }

@@ -55,9 +55,7 @@ impl<D: BlockDevice> PoolHost<D> {
             volume.let_go(index, core);
             &*volume.stats
         });
-        if token.complete(figures, core) {
-            core.wake_all(&mut self.scratch_waiters);
-        }
+        token.complete(figures, core);
     }
 
     /// Compares what was read with what was expected, and writes when they are equal.
@@ -79,8 +77,7 @@ impl<D: BlockDevice> PoolHost<D> {
         });
         let mismatch = differs.map(|(at, _)| op.offset + (at * block) as u64);
         op.buffer_base = u32::try_from(length).unwrap_or(u32::MAX);
-        core.buffers.give_back(scratch);
-        core.wake_all(&mut self.scratch_waiters);
+        core.memory.comparisons.give_back(scratch);
         match mismatch {
             Some(offset_bytes) => {
                 self.complete(index, Err(IoError::Mismatch { offset_bytes }), core);
@@ -223,10 +220,7 @@ impl<D: BlockDevice> PoolHost<D> {
         core: &mut ShardCore,
     ) {
         self.cancel_allocations(index, core);
-        if core.ops.get(index).has_own_memory() {
-            core.take_back_memory(index);
-            core.wake_all(&mut self.scratch_waiters);
-        }
+        core.take_back_memory(index);
         let op = core.ops.get_mut(index);
         let (owner, buffer) = (op.owner, op.buffer.take());
         let reasons = match &result {

@@ -132,8 +132,9 @@ impl<D: BlockDevice> PoolHost<D> {
 
     fn start_compare(&mut self, index: OpIndex, core: &mut ShardCore) {
         let length = usize::try_from(core.ops.get(index).length).unwrap_or(usize::MAX);
-        let Some(scratch) = core.buffers.take(length) else {
-            self.scratch_waiters.push_back(core.queued(index));
+        let Some(scratch) = core.memory.comparisons.take(length) else {
+            let index = core.queued(index);
+            core.memory.comparisons.wait(index);
             return;
         };
         let op = core.ops.get_mut(index);

@@ -1,6 +1,7 @@
 //! The engine over a pool on a memory device with a volatile cache, driven step by step.
 
 mod device;
+mod ends;
 mod fairness;
 mod pressure;
 mod rig;

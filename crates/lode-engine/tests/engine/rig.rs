@@ -49,6 +49,13 @@ impl Rig {
         Self::build(media, geometry, true, limits, 4096).expect("the pool serves")
     }
 
+    /// Opens an exported pool anew, with as many buffers.
+    pub(crate) fn crowded_again(self, geometry: Geometry) -> Self {
+        let media = Rc::clone(&self.media);
+        drop(self);
+        Self::build(media, geometry, false, ShardLimits::default(), 4096).expect("the pool serves")
+    }
+
     /// The same for a pool that may not serve.
     pub(crate) fn try_on(
         media: Rc<RefCell<Media>>,
@@ -118,6 +125,29 @@ impl Rig {
             Some(PoolState::Ready) => Ok(rig),
             other => Err(other.cloned()),
         }
+    }
+
+    /// A volume of blocks of 512 bytes in a second pool, on a device of its own.
+    pub(crate) fn neighbour(&mut self, geometry: Geometry) -> VolumeHandle {
+        let media = Rc::new(RefCell::new(Media::new()));
+        media.borrow_mut().memories = self.media.borrow().memories.clone();
+        let device = MemoryDevice::new(geometry, media);
+        let spec = PoolSpec {
+            name: "second".to_owned(),
+            existing: ExistingPool::Overwrite,
+        };
+        let mut random = SeededRandom::new(8);
+        let pool = Pool::create(spec, &[device_spec(&device)], &mut random, 0);
+        let devices = vec![("memory".to_owned(), device)];
+        let pool = pool.expect("a pool fits the device");
+        let index = self.shard.attach("second", devices, pool);
+        self.until(|rig| rig.shard.pool_state(index) == Some(&PoolState::Ready));
+        let reply = self.control(ControlRequest::CreateVolume {
+            pool: "second".to_owned(),
+            spec: self::spec("v", 1 << 20, BlockSize::B512),
+            request: None,
+        });
+        handle(reply.expect("a volume can be made"))
     }
 
     /// Gives up this shard as a power cut would, and opens the pool on what is left.
