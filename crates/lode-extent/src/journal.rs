@@ -221,7 +221,7 @@ impl Journal {
 
     /// What is wrong with the journal's account.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if self.head - self.tail > self.capacity {
+        if self.used() > self.capacity {
             return Err("the journal holds more than its ring");
         }
         if self.durable > self.recorded {

@@ -5,6 +5,7 @@ mod crash;
 mod disk;
 mod faults;
 mod forged;
+mod fragments;
 mod limits;
 mod unreadable;
 mod world;
