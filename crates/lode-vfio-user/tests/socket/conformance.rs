@@ -5,9 +5,8 @@ use lode_bus::{Bus, DmaSpan};
 use lode_nvme::ControllerState;
 use lode_nvme_emu::DeviceFault;
 use lode_vfio_user::DoorbellTransport::{self, Mapped, Messages};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::rig::{LIMIT, Rig, emulator};
+use crate::rig::{Rig, emulator};
 
 const BOTH: [DoorbellTransport; 2] = [Mapped, Messages];
 
@@ -87,38 +86,8 @@ fn a_completion_fires_the_interrupt_of_its_vector() {
     let again = rig.controller.enable_interrupt(1).expect("the same");
     assert_eq!(signal, again);
     assert!(rig.controller.enable_interrupt(9999).is_err());
-    let own = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("eventfd");
-    let options = lode_nvme::QueueOptions {
-        interrupt_vector: Some(2),
-        ..Default::default()
-    };
-    let bus = rig.controller.bus();
-    bus.route_interrupt(2, std::os::fd::AsFd::as_fd(&own))
-        .expect("routed");
-    let namespace = rig.controller.namespaces()[0].id;
-    let queue = rig
-        .controller
-        .open_queue(namespace, options, &rig.space)
-        .expect("a queue");
-    rig.controller.settle(&rig.clock).expect("made");
-    rig.queue = queue;
-    rig.until(|rig| {
-        rig.turn();
-        rig.queue.is_live()
-    });
-    let data = rig.span(0, 4096);
-    rig.submit(Operation::Read, 1, 0, data);
-    let limit = Timespec {
-        tv_sec: i64::try_from(LIMIT.as_secs()).expect("short"),
-        tv_nsec: 0,
-    };
-    let mut wanted = [PollFd::new(&own, PollFlags::IN)];
-    let ready = poll(&mut wanted, Some(&limit)).expect("polled");
-    assert_eq!(
-        ready, 1,
-        "the interrupt fires without any poll of the queue"
-    );
-    assert_eq!(rig.drain().len(), 1);
+    let own = rig.route();
+    rig.read_by_interrupt(&own);
 }
 
 #[test]

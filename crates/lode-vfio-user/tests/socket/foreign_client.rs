@@ -10,12 +10,12 @@ use lode_bus::{Bus, BusError, DmaMemory, Registers};
 use lode_nvme_emu::EmulatedController;
 use lode_units::MonotonicClock;
 use lode_vfio_user::{DoorbellTransport, ListeningSocket, Server, VfioUserError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD};
 use vfio_user::Client;
 
-use crate::rig::{LIMIT, Rig, emulator};
+use crate::rig::{Rig, emulator};
 
 /// Our server, listening in a thread of its own; stopped and joined when dropped.
 struct Listening {
@@ -252,32 +252,8 @@ fn our_server_fires_the_interrupts_of_a_foreign_client() {
     let server = Listening::start(emulator("lba=4096"), DoorbellTransport::Mapped);
     let bus = ForeignBus::new(server.connect());
     let mut rig = Rig::between(bus, server);
-    let signal = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let bus = rig.controller.bus();
-    bus.route_interrupt(2, signal.as_fd()).expect("routed");
-    let options = lode_nvme::QueueOptions {
-        interrupt_vector: Some(2),
-        ..Default::default()
-    };
-    let namespace = rig.controller.namespaces()[0].id;
-    rig.queue = rig
-        .controller
-        .open_queue(namespace, options, &rig.space)
-        .expect("a queue");
-    rig.controller.settle(&rig.clock).expect("made");
-    rig.until(|rig| {
-        rig.turn();
-        rig.queue.is_live()
-    });
-    let data = rig.span(0, 4096);
-    rig.submit(Operation::Read, 1, 0, data);
-    let limit = Timespec {
-        tv_sec: i64::try_from(LIMIT.as_secs()).expect("short"),
-        tv_nsec: 0,
-    };
-    let mut wanted = [PollFd::new(&signal, PollFlags::IN)];
-    assert_eq!(poll(&mut wanted, Some(&limit)).expect("polled"), 1);
-    assert_eq!(rig.drain().len(), 1);
+    let own = rig.route();
+    rig.read_by_interrupt(&own);
 }
 
 const SOCKET: &str = "ours.sock";

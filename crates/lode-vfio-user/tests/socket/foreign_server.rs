@@ -1,7 +1,6 @@
 //! Our client and the driver behind it against a server that others wrote: the crate `vfio_user`
 //! moves the messages, and the emulated controller stands behind its backend trait.
 
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +11,6 @@ use lode_bus::{Bus, BusError, IovaSpace, PagePreference, Registers};
 use lode_nvme_emu::EmulatedController;
 use lode_units::MonotonicClock;
 use lode_vfio_user::VfioUserBus;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
@@ -23,7 +21,7 @@ use vfio_user::{IrqInfo, Server, ServerRegion};
 use crate::foreign_backend::{
     BAR_0, Backend, CONFIGURATION, CONFIGURATION_BYTES, MEMORIES_MAX, MSIX, Seen,
 };
-use crate::rig::{LIMIT, PATIENT, Rig, emulator};
+use crate::rig::{PATIENT, Rig, emulator};
 
 /// A thread in which the foreign server serves one client; joined when dropped.
 struct ForeignServer {
@@ -186,33 +184,9 @@ fn what_a_foreign_server_refuses_without_a_reason_is_an_error_and_no_loss() {
 #[test]
 fn a_completion_behind_a_foreign_server_fires_an_interrupt() {
     let mut rig = rig(emulator("lba=4096"));
-    let own = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("eventfd");
-    let options = lode_nvme::QueueOptions {
-        interrupt_vector: Some(2),
-        ..Default::default()
-    };
-    let bus = rig.controller.bus();
-    bus.route_interrupt(2, own.as_fd()).expect("routed");
+    let own = rig.route();
     assert_eq!(rig.served.seen.count(|seen| &seen.signals), 1);
-    let namespace = rig.controller.namespaces()[0].id;
-    rig.queue = rig
-        .controller
-        .open_queue(namespace, options, &rig.space)
-        .expect("a queue");
-    rig.controller.settle(&rig.clock).expect("made");
-    rig.until(|rig| {
-        rig.turn();
-        rig.queue.is_live()
-    });
-    let data = rig.span(0, 4096);
-    rig.submit(Operation::Read, 1, 0, data);
-    let limit = Timespec {
-        tv_sec: i64::try_from(LIMIT.as_secs()).expect("short"),
-        tv_nsec: 0,
-    };
-    let mut wanted = [PollFd::new(&own, PollFlags::IN)];
-    assert_eq!(poll(&mut wanted, Some(&limit)).expect("polled"), 1);
-    assert_eq!(rig.drain().len(), 1);
+    rig.read_by_interrupt(&own);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use lode_nvme::{Controller, ControllerOptions, NamespaceQueue, QueueOptions};
 use lode_nvme_emu::{EmulatedController, EmulatorSpec, SignalPolicy};
 use lode_units::{Clock, Iova, Lba, MonotonicClock};
 use lode_vfio_user::{DoorbellTransport, Patience, Server, VfioUserBus, VfioUserError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// How long a test waits before it has failed, on a machine with much else to do.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -33,8 +34,7 @@ impl Served {
         transport: DoorbellTransport,
     ) -> (Self, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let flags = rustix::event::EventfdFlags::CLOEXEC;
-        let stop = rustix::event::eventfd(0, flags).expect("an eventfd");
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let heard = stop.try_clone().expect("a descriptor");
         let thread = std::thread::spawn(move || {
             let mut server = Server::new(emulator, transport, MonotonicClock::new())?;
@@ -186,6 +186,45 @@ impl<B: Bus, S> Rig<B, S> {
         let completions = self.drain();
         assert_eq!(completions.len(), 1, "{completions:?}");
         completions[0]
+    }
+
+    /// A signal of our own, which vector 2 fires from now on.
+    pub(crate) fn route(&self) -> OwnedFd {
+        let own = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let bus = self.controller.bus();
+        bus.route_interrupt(2, own.as_fd()).expect("routed");
+        own
+    }
+
+    /// Reads through a queue whose vector fires `own`, and waits for that alone.
+    #[track_caller]
+    pub(crate) fn read_by_interrupt(&mut self, own: &OwnedFd) {
+        let options = QueueOptions {
+            interrupt_vector: Some(2),
+            ..Default::default()
+        };
+        let namespace = self.controller.namespaces()[0].id;
+        self.queue = self
+            .controller
+            .open_queue(namespace, options, &self.space)
+            .expect("a queue");
+        self.controller.settle(&self.clock).expect("made");
+        self.until(|rig| {
+            rig.turn();
+            rig.queue.is_live()
+        });
+        self.submit(Operation::Read, 1, 0, self.span(0, 4096));
+        let limit = Timespec {
+            tv_sec: i64::try_from(LIMIT.as_secs()).expect("short"),
+            tv_nsec: 0,
+        };
+        let mut wanted = [PollFd::new(own, PollFlags::IN)];
+        let fired = poll(&mut wanted, Some(&limit)).expect("polled");
+        assert_eq!(
+            fired, 1,
+            "the interrupt fires without any poll of the queue"
+        );
+        assert_eq!(self.drain().len(), 1);
     }
 
     pub(crate) fn is_present(&self) -> bool {
