@@ -138,11 +138,12 @@ fn of_volume(volume: VolumeActivity, rate: &impl Fn(u64) -> f64) -> VolumeFigure
     VolumeFigures {
         pool: volume.pool,
         volume: volume.volume,
-        iops: operations.iter().map(|operation| operation.iops).sum(),
-        bytes_per_second: operations
-            .iter()
-            .map(|operation| operation.bytes_per_second)
-            .sum(),
+        iops: total(operations.iter().map(|operation| operation.iops)),
+        bytes_per_second: total(
+            operations
+                .iter()
+                .map(|operation| operation.bytes_per_second),
+        ),
         operations,
         throttled_per_second: rate(volume.throttled),
         throttle_wait_mean_seconds: ratio(waited, float(volume.throttled)),
@@ -150,6 +151,11 @@ fn of_volume(volume: VolumeActivity, rate: &impl Fn(u64) -> f64) -> VolumeFigure
         bandwidth_max_bytes: limits.bandwidth_max_bytes,
         burst_ms: limits.burst_ms,
     }
+}
+
+/// The sum; the standard one of no numbers is minus zero.
+pub(super) fn total(rates: impl Iterator<Item = f64>) -> f64 {
+    rates.fold(0.0, |sum, rate| sum + rate)
 }
 
 /// 0 where there is nothing to divide by.

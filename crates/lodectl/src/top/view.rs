@@ -1,6 +1,6 @@
 //! The figures as a person reads them.
 
-use super::figures::{CoreFigures, Figures, OperationFigures, RouteFigures, VolumeFigures};
+use super::figures::{CoreFigures, Figures, OperationFigures, RouteFigures, VolumeFigures, total};
 use crate::output::table;
 use crate::volume::limits_shown;
 
@@ -17,12 +17,9 @@ pub(super) fn whole(figures: &Figures) -> String {
 }
 
 fn summary(figures: &Figures) -> String {
-    let iops: f64 = figures.volumes.iter().map(|volume| volume.iops).sum();
-    let bytes: f64 = figures
-        .volumes
-        .iter()
-        .map(|volume| volume.bytes_per_second)
-        .sum();
+    let iops = total(figures.volumes.iter().map(|volume| volume.iops));
+    let rates = figures.volumes.iter().map(|volume| volume.bytes_per_second);
+    let bytes = total(rates);
     format!(
         "last {:.1} s: {} requests/s, {}/s",
         figures.interval_seconds,
@@ -189,6 +186,11 @@ mod tests {
             volumes: Vec::new(),
             routes: Vec::new(),
         };
-        assert!(whole(&idle).contains("no volume is in use"));
+        let view = whole(&idle);
+        assert!(view.contains("no volume is in use"), "{view}");
+        assert!(
+            view.starts_with("last 1.0 s: 0 requests/s, 0.0 B/s\n"),
+            "{view}"
+        );
     }
 }
