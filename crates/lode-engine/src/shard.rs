@@ -136,7 +136,9 @@ impl<D: BlockDevice> Shard<D> {
         if !slot.as_ref()?.is_closed() || self.core.ops.any_of(index) {
             return None;
         }
-        slot.take().map(|host| host.into_devices(&self.core))
+        let mut host = slot.take()?;
+        host.end_controls(&mut self.core);
+        Some(host.into_devices(&self.core))
     }
 
     /// Chooses which completions take the inline route, from now on.

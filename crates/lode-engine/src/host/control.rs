@@ -4,23 +4,17 @@
 mod delete;
 mod extents;
 mod limit;
+mod open;
 mod resize;
 
-use std::sync::Arc;
-
 use lode_block::{BlockDevice, Durability};
-use lode_extent::{
-    ExtentError, LogicalBlock, PoolState, RequestId, Ticket, VolumeId, VolumeInfo, VolumeSpec,
-};
+use lode_extent::{ExtentError, LogicalBlock, PoolState, RequestId, Ticket, VolumeId, VolumeSpec};
 
 use super::PoolHost;
-use crate::control::{Asker, ControlError, ControlReply, ControlRequest, VolumeName, VolumeStatus};
+use crate::control::{Asker, ControlError, ControlReply, ControlRequest};
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::request::VolumeHandle;
-use crate::stats::VolumeStats;
-use crate::throttle::Throttle;
-use crate::volume::Volume;
 
 use delete::Deletion;
 use limit::Limit;
@@ -185,6 +179,25 @@ impl<D: BlockDevice> PoolHost<D> {
             .count()
     }
 
+    /// Answers the control requests that are left when a closed pool is taken off its shard.
+    pub(crate) fn end_controls(&mut self, core: &mut ShardCore) {
+        for slot in 0..self.controls.slots.len() {
+            let step = self.controls.slots[slot].as_ref().map(|left| &left.step);
+            // What is durable is said to be so; every other step might begin something.
+            if matches!(step, Some(ControlStep::Commit { .. })) {
+                self.run_control(slot, core);
+            }
+            if let Some(control) = self.controls.slots[slot].take() {
+                self.controls.running -= 1;
+                let error = match self.pool.state() {
+                    PoolState::Failed(error) => error.clone(),
+                    _ => ExtentError::Exported,
+                };
+                core.answer(control.asker, Box::new(Err(ControlError::Pool(error))));
+            }
+        }
+    }
+
     /// Whether the control request in `slot` ended.
     fn run_control(&mut self, slot: usize, core: &mut ShardCore) -> bool {
         let Some(mut control) = self.controls.slots[slot].take() else {
@@ -312,72 +325,6 @@ impl<D: BlockDevice> PoolHost<D> {
             }
             error => Progress::Ended(Err(ControlError::Pool(error))),
         }
-    }
-
-    /// Finds a volume by name and opens it.
-    fn open(&mut self, name: &VolumeName, core: &ShardCore) -> Result<VolumeStatus, ControlError> {
-        let unknown = || ControlError::UnknownVolume {
-            name: name.volume.clone(),
-        };
-        let Some(info) = self.pool.find_volume(&name.volume) else {
-            // Where part of the table cannot be read, the volume may be there all the same.
-            return Err(self
-                .pool
-                .damaged_table()
-                .map_or_else(unknown, ControlError::Pool));
-        };
-        let status = self.open_info(info, core)?;
-        let handle = status.handle;
-        let open = self.volumes.get(handle.slot, handle.generation);
-        if open.is_none_or(|volume| volume.is_closing) {
-            Err(unknown())
-        } else {
-            Ok(status)
-        }
-    }
-
-    fn open_info(
-        &mut self,
-        info: VolumeInfo,
-        core: &ShardCore,
-    ) -> Result<VolumeStatus, ControlError> {
-        let place = self.volumes.find(info.id).or_else(|| {
-            let throttle = Arc::new(Throttle::new(info.limits));
-            let stats = Arc::new(VolumeStats::new(&self.name, &info.name, throttle));
-            core.stats.add_volume(Arc::clone(&stats));
-            let is_sub_block = info.block_size.bytes() < self.device_block_bytes;
-            self.volumes.insert(Volume::new(&info, is_sub_block, stats))
-        });
-        let (slot, generation) = place.ok_or(ControlError::TooMany)?;
-        let handle = VolumeHandle {
-            pool: self.index,
-            slot,
-            generation,
-        };
-        Ok(VolumeStatus {
-            pool: self.name.clone(),
-            handle,
-            info,
-        })
-    }
-
-    /// Reserves a volume for one change at a time.
-    fn claim(
-        &mut self,
-        handle: VolumeHandle,
-        name: &VolumeName,
-    ) -> Result<&mut Volume, ControlError> {
-        let volume = self
-            .volumes
-            .get_mut(handle.slot, handle.generation)
-            .ok_or(ControlError::StaleHandle)?;
-        if volume.is_changing {
-            return Err(ControlError::Busy {
-                name: name.volume.clone(),
-            });
-        }
-        volume.is_changing = true;
-        Ok(volume)
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Media {
     pub(crate) counts: BTreeMap<Operation2, usize>,
     /// Completions are kept back while this is set.
     pub(crate) is_held: bool,
+    /// Nothing is taken any more.
+    pub(crate) is_gone: bool,
     /// Completions of commands that begin in these blocks are kept back.
     pub(crate) held: std::ops::Range<u64>,
     /// The next commands of this operation and block range fail so.
@@ -86,6 +88,7 @@ impl Media {
             memories: Vec::new(),
             counts: BTreeMap::new(),
             is_held: false,
+            is_gone: false,
             held: 0..0,
             faults: Vec::new(),
             fail_nth_write: None,
@@ -214,6 +217,12 @@ impl BlockDevice for MemoryDevice {
         assert_eq!(moved, request.data.length_bytes, "{request:?}");
         assert!(end <= self.geometry.block_count && moved <= self.geometry.transfer_max_bytes);
         assert!(is_flush || request.block_count > 0, "{request:?}");
+        if self.media.borrow().is_gone {
+            return Err(Rejected {
+                request,
+                reason: RejectReason::Gone,
+            });
+        }
         if self.queue.len() >= self.geometry.queue_depth_max as usize {
             return Err(Rejected {
                 request,
