@@ -27,7 +27,7 @@ mod start;
 mod transfer;
 
 pub(crate) use check::check_range;
-pub(crate) use edges::edge_offset;
+pub(crate) use edges::{deliver_edges, edge_offset, fetched, take_edges};
 pub(crate) use start::{UNIT, units_to};
 
 use std::collections::VecDeque;

@@ -7,6 +7,7 @@ use crate::classify::Reasons;
 use crate::control::Completion;
 use crate::core::ShardCore;
 use crate::error::IoError;
+use crate::host::deliver_edges;
 use crate::op::Step;
 use crate::op::{Failure, OpIndex, Owner, RETRIES_MAX};
 use crate::port::{Answer, Body, Errand, UnitRange};
@@ -21,6 +22,9 @@ impl<D: BlockDevice> PoolGuest<D> {
         let op = core.ops.get(index);
         match Route::of(index, op, core.routing) {
             Route::Inline(token) => {
+                if op.step == Step::Read {
+                    deliver_edges(op);
+                }
                 let figures = self.volumes.get(op.volume).map(|volume| &*volume.stats);
                 token.complete(figures, core);
                 self.active -= 1;
@@ -69,6 +73,7 @@ impl<D: BlockDevice> PoolGuest<D> {
     /// Sends a request to the pool's home. None of its commands is under way.
     pub(super) fn send_home(&mut self, index: OpIndex, cause: HandOff, core: &mut ShardCore) {
         let has_queues = !self.lanes.is_empty();
+        core.take_back_memory(index);
         let op = core.ops.get_mut(index);
         let moves_data = matches!(op.operation, DataOperation::Read | DataOperation::Write);
         let wanted = if has_queues && moves_data && op.length > 0 {
@@ -150,6 +155,11 @@ impl<D: BlockDevice> PoolGuest<D> {
         result: Result<Durability, IoError>,
         core: &mut ShardCore,
     ) {
+        let op = core.ops.get(index);
+        if op.step == Step::Read && result.is_ok() {
+            deliver_edges(op);
+        }
+        core.take_back_memory(index);
         let op = core.ops.get_mut(index);
         let (owner, buffer, handle) = (op.owner, op.buffer.take(), op.volume);
         let error = match &result {

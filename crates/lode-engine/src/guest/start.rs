@@ -9,7 +9,7 @@ use crate::classify::{CacheFacts, Classification, PieceFacts, WriteFacts, classi
 use crate::command::{self, Submitted};
 use crate::core::ShardCore;
 use crate::error::IoError;
-use crate::host::{Pieces, UNIT, check_range};
+use crate::host::{Pieces, UNIT, check_range, fetched, take_edges};
 use crate::op::{OpIndex, Owner, Step};
 use crate::request::{DataOperation, DataRequest, VolumeHandle};
 use crate::stats::{HandOff, VolumeStats};
@@ -50,10 +50,14 @@ impl<D: BlockDevice> PoolGuest<D> {
         let mut pieces = Pieces::new();
         match self.look_up(index, &mut pieces, core) {
             Ok(()) => {
+                if core.ops.get(index).is_sub_block && !take_edges(index, core) {
+                    return;
+                }
                 let may_defer = !core.ops.get(index).reasons.is_empty();
                 core.ops.set_may_defer(index, may_defer);
                 let op = core.ops.get_mut(index);
-                op.begin(op.step, op.offset, op.range_end());
+                let (start, end) = fetched(op);
+                op.begin(op.step, start, end);
                 self.transfer(index, &pieces, core);
             }
             Err(cause) => self.send_home(index, cause, core),
@@ -77,8 +81,9 @@ impl<D: BlockDevice> PoolGuest<D> {
         }
         let is_read = op.operation == DataOperation::Read;
         let volume = self.volumes.get_mut(op.volume).ok_or(HandOff::NoLease)?;
-        let covers_whole_units = (op.offset | op.length).is_multiple_of(UNIT);
-        if volume.facts.is_sub_block && !(is_read && covers_whole_units) {
+        op.is_sub_block = volume.facts.is_sub_block;
+        // Every write holds its units at home: another one may have fetched their rest.
+        if op.is_sub_block && !is_read {
             return Err(HandOff::SubBlock);
         }
         let units = units_of(op.offset, op.range_end());
@@ -108,8 +113,7 @@ impl<D: BlockDevice> PoolGuest<D> {
         let Some(volume) = self.volumes.get_mut(request.volume) else {
             return false;
         };
-        let covers_whole_units = (request.offset_bytes | request.length_bytes).is_multiple_of(UNIT);
-        let is_merged = volume.facts.is_sub_block && !(is_read && covers_whole_units);
+        let is_merged = volume.facts.is_sub_block && !is_read;
         if !moves_data || is_merged || self.lanes.is_empty() {
             return false;
         }

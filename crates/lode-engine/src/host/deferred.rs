@@ -5,7 +5,7 @@ use lode_block::{BlockDevice, Durability, ErrorKind};
 use lode_extent::{ExtentError, LogicalBlock};
 
 use super::PoolHost;
-use super::settle::deliver_edges;
+use super::edges::deliver_edges;
 use super::start::UNIT;
 use super::transfer::whole_units;
 use crate::classify::Reasons;

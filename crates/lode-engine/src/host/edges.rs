@@ -22,17 +22,7 @@ impl<D: BlockDevice> PoolHost<D> {
     /// there is some.
     #[inline]
     pub(super) fn take_edges(&mut self, index: OpIndex, core: &mut ShardCore) -> bool {
-        let op = core.ops.get(index);
-        if !op.is_sub_block || op.edges.is_some() || !(has_head(op) || has_tail(op)) {
-            return true;
-        }
-        let Some(edges) = core.memory.ends.take(ENDS_BYTES) else {
-            let index = core.queued(index);
-            core.memory.ends.wait(index);
-            return false;
-        };
-        core.ops.get_mut(index).edges = Some(edges);
-        true
+        !core.ops.get(index).is_sub_block || take_edges(index, core)
     }
 
     /// Starts to fetch the ends of a request that writes.
@@ -99,6 +89,38 @@ impl<D: BlockDevice> PoolHost<D> {
         } else {
             self.start_write(index, core);
         }
+    }
+}
+
+/// Gives a request to a volume of small blocks memory for its ends when it has any. `false` when
+/// it was parked until there is some.
+pub(crate) fn take_edges(index: OpIndex, core: &mut ShardCore) -> bool {
+    let op = core.ops.get(index);
+    if op.edges.is_some() || !(has_head(op) || has_tail(op)) {
+        return true;
+    }
+    let Some(edges) = core.memory.ends.take(ENDS_BYTES) else {
+        let index = core.queued(index);
+        core.memory.ends.wait(index);
+        return false;
+    };
+    core.ops.get_mut(index).edges = Some(edges);
+    true
+}
+
+/// The bytes that a request fetches: with memory for its ends, whole units.
+pub(crate) const fn fetched(op: &Op) -> (u64, u64) {
+    if op.edges.is_none() {
+        return (op.offset, op.range_end());
+    }
+    (op.offset / UNIT * UNIT, units_to(op.range_end()) * UNIT)
+}
+
+/// Puts the ends that a read has fetched where its caller expects them.
+#[inline]
+pub(crate) fn deliver_edges(op: &Op) {
+    if let (Some(buffer), Some(_)) = (&op.buffer, &op.edges) {
+        copy_out(op, buffer);
     }
 }
 

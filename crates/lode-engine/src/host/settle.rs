@@ -5,14 +5,14 @@ use lode_block::{BlockDevice, Durability, ErrorKind};
 use lode_extent::PoolState;
 
 use super::PoolHost;
-use super::edges::copy_out;
+use super::edges::{copy_out, deliver_edges};
 use super::start::is_barrier;
 use crate::classify::Reasons;
 use crate::control::Completion;
 use crate::core::ShardCore;
 use crate::error::IoError;
 use crate::flush::FlushedGroup;
-use crate::op::{Failure, Op, OpIndex, Owner, Step};
+use crate::op::{Failure, OpIndex, Owner, Step};
 use crate::request::{DataCompletion, DataOperation};
 use crate::route::{Inline, Route};
 
@@ -279,12 +279,5 @@ impl<D: BlockDevice> PoolHost<D> {
             volume.release(index);
             core.ready.extend(volume.blocked.drain(..));
         }
-    }
-}
-
-/// Puts the ends that a read has fetched where its caller expects them.
-pub(super) fn deliver_edges(op: &Op) {
-    if let (Some(buffer), Some(_)) = (&op.buffer, &op.edges) {
-        copy_out(op, buffer);
     }
 }

@@ -4,12 +4,13 @@ use lode_block::{BlockDevice, Durability};
 use lode_extent::{LogicalBlock, LookupError, Piece, PieceKind};
 use lode_units::limits::ALLOCATION_UNIT_BYTES;
 
+use super::edges::fetched;
 use super::guests::Farewell;
 use super::{Pieces, PoolHost};
 use crate::classify::{PieceFacts, Reasons};
 use crate::core::ShardCore;
 use crate::error::IoError;
-use crate::op::{Op, OpIndex, Step};
+use crate::op::{OpIndex, Step};
 use crate::port::UnitRange;
 use crate::request::DataOperation;
 use crate::volume::Hold;
@@ -250,15 +251,6 @@ fn watch_overlapping(barrier: OpIndex, core: &mut ShardCore) -> bool {
         }
     }
     any
-}
-
-/// The bytes that the commands of a request cover: whole units where its ends are fetched.
-#[inline]
-const fn fetched(op: &Op) -> (u64, u64) {
-    if op.edges.is_none() {
-        return (op.offset, op.range_end());
-    }
-    (op.offset / UNIT * UNIT, units_to(op.range_end()) * UNIT)
 }
 
 /// Whether a write goes where the piece lies.

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use lode_block::{Durability, Geometry, WriteCache};
-use lode_engine::{DataOperation, ShardLimits, VolumeHandle};
+use lode_block::{Durability, ErrorKind, Geometry, Operation, WriteCache};
+use lode_engine::{ControlRequest, DataOperation, ShardLimits, VolumeHandle};
 use lode_units::BlockSize;
 
-use crate::device::geometry;
-use crate::rig::{Rig, pattern};
+use crate::device::{Fault, geometry};
+use crate::fleet::{Fleet, Makeup};
+use crate::rig::{Rig, handle, pattern, spec};
 
 /// More requests than the shard has memory of its own for, whatever its kind.
 const MANY: Range<u64> = 0..600;
@@ -103,4 +104,97 @@ fn memory_that_one_pool_gives_back_goes_to_who_waits_in_another() {
     rig.media.borrow_mut().is_held = false;
     finish(&mut rig, 201);
     assert_eq!(rig.read(neighbour, 512, 512), data);
+}
+
+/// A guest, and a volume of blocks of 512 bytes that is written up to 64 KiB and under lease.
+fn guest() -> (Fleet, VolumeHandle) {
+    let mut fleet = Fleet::new(&Makeup {
+        small_buffers: 1024,
+        ..Makeup::of(2, WriteCache::None)
+    });
+    let request = ControlRequest::CreateVolume {
+        pool: String::new(),
+        spec: spec("v", 1 << 20, BlockSize::B512),
+        request: None,
+    };
+    let volume = handle(fleet.control(1, request).expect("a volume can be made"));
+    fleet.write(0, volume, 0, &pattern(1, 1 << 16));
+    fleet.read(1, volume, 0, 1 << 16);
+    (fleet, volume)
+}
+
+#[test]
+fn under_lease_parts_of_blocks_are_read_on_their_core() {
+    let (mut fleet, volume) = guest();
+    let data = pattern(1, 1 << 16);
+    let inline = fleet.shards[1].stats().completions_inline.read();
+    // A part of one block, a head, a tail, both with and without blocks between them.
+    let ranges = [
+        (512, 512),
+        (512, 3584),
+        (0, 1024),
+        (3584, 1024),
+        (4608, 8192),
+        (1536, 60_416),
+    ];
+    for (offset, length) in ranges {
+        let expected = &data[offset..offset + length];
+        let found = fleet.read(1, volume, offset as u64, length as u64);
+        assert_eq!(found, expected, "{length} bytes from {offset} on");
+    }
+    let inline = fleet.shards[1].stats().completions_inline.read() - inline;
+    assert_eq!(inline, 6, "the home was not asked");
+    // A write would undo what another one puts into the same block meanwhile.
+    fleet.write(1, volume, 512, &pattern(2, 512));
+    assert_eq!(fleet.read(1, volume, 512, 512), pattern(2, 512));
+    assert_eq!(fleet.read(1, volume, 1024, 512), data[1024..1536]);
+    fleet.settle();
+    assert_eq!(fleet.lent(), 0);
+}
+
+#[test]
+fn more_parts_of_blocks_than_a_core_has_memory_for_wait_and_are_read() {
+    let (mut fleet, volume) = guest();
+    fleet.media.borrow_mut().is_held = true;
+    for read in 0..300 {
+        let (range, none) = (block_of(read % 16), (Durability::None, &[][..]));
+        fleet.submit(1, volume, DataOperation::Read, range, none);
+    }
+    for _ in 0..10 {
+        fleet.poll_all();
+    }
+    fleet.media.borrow_mut().is_held = false;
+    let mut ended = 0;
+    for _ in 0..10_000 {
+        fleet.poll_all();
+        let results = fleet.harvest(1).into_iter();
+        ended += results.filter(|(_, result)| result.is_ok()).count();
+    }
+    assert_eq!(ended, 300);
+}
+
+#[test]
+fn a_read_of_a_part_that_fails_or_is_repeated_on_its_core_gives_its_memory_back() {
+    let (mut fleet, volume) = guest();
+    let expected = &pattern(1, 1 << 16)[512..1024];
+    // More often than there is memory.
+    for _ in 0..200 {
+        for kind in [ErrorKind::Media, ErrorKind::Retry] {
+            fleet.media.borrow_mut().faults = vec![Fault {
+                operation: Operation::Read,
+                lba: 0..u64::MAX,
+                kind,
+                times: 1,
+            }];
+            if kind == ErrorKind::Media {
+                let none = (Durability::None, &[][..]);
+                let range = (512, 512);
+                let outcome = fleet.run(1, volume, DataOperation::Read, range, none);
+                outcome.expect_err("the block cannot be read");
+            } else {
+                assert_eq!(fleet.read(1, volume, 512, 512), expected);
+            }
+        }
+    }
+    assert_eq!(fleet.shards[1].stats().retries.read(), 200);
 }
