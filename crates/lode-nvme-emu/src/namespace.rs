@@ -29,6 +29,7 @@ pub(crate) struct Namespace {
     cache: Cache,
     model: Option<Mutex<VolatileCache>>,
     lies_about_flush: AtomicBool,
+    nguid: Option<[u8; 16]>,
 }
 
 impl Namespace {
@@ -56,7 +57,13 @@ impl Namespace {
             cache: options.cache,
             model,
             lies_about_flush: AtomicBool::new(options.lies_about_flush),
+            nguid: options.nguid,
         })
+    }
+
+    /// Its NGUID when it has one of its own.
+    pub(crate) const fn nguid(&self) -> Option<[u8; 16]> {
+        self.nguid
     }
 
     pub(crate) const fn id(&self) -> NamespaceId {

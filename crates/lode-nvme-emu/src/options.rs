@@ -229,6 +229,9 @@ pub struct NamespaceOptions {
     /// Whether Flush and FUA complete without doing anything: the negative control of tests of
     /// durability.
     pub lies_about_flush: bool,
+    /// Its NGUID; `None` for one that stays the same under the same serial number and identifier.
+    /// A namespace that is made anew has another.
+    pub nguid: Option<[u8; 16]>,
 }
 
 impl NamespaceOptions {
@@ -240,6 +243,7 @@ impl NamespaceOptions {
             media,
             cache: Cache::None,
             lies_about_flush: false,
+            nguid: None,
         }
     }
 }

@@ -104,6 +104,7 @@ impl EmulatedController {
                 media,
                 cache: spec.cache,
                 lies_about_flush: spec.lies_about_flush,
+                nguid: None,
             })
             .collect();
         let controller = Self::new(spec.controller.clone(), namespaces)?;

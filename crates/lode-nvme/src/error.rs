@@ -77,6 +77,12 @@ pub enum Failure {
     /// A command of an I/O queue hung through abort, and resets did not help.
     #[error("commands hang")]
     CommandsHang,
+    /// A namespace in use was formatted otherwise, shrunk, or made anew.
+    #[error("namespace {namespace} is another one than before")]
+    NamespaceChanged {
+        /// The namespace.
+        namespace: NamespaceId,
+    },
     /// It serves discovery or administration only (CNTRLTYPE).
     #[error("no I/O controller: type {kind}")]
     NoIoController {

@@ -13,15 +13,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lode_bus::DmaMemory;
-use lode_units::{BlockSize, CommandId, Iova, NamespaceId, QueueId};
+use lode_units::{CommandId, Iova, QueueId};
+
+use crate::namespace::Claim;
 
 /// The shared part of one I/O queue pair.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) queue: QueueId,
-    pub(crate) namespace: NamespaceId,
-    pub(crate) block_size: BlockSize,
-    pub(crate) block_count: u64,
+    pub(crate) claim: Claim,
     pub(crate) entries: u16,
     pub(crate) submission_base: Iova,
     pub(crate) completion_base: Iova,
@@ -95,9 +95,7 @@ impl LinkState {
 #[derive(Debug)]
 pub(crate) struct LinkParts {
     pub(crate) queue: QueueId,
-    pub(crate) namespace: NamespaceId,
-    pub(crate) block_size: BlockSize,
-    pub(crate) block_count: u64,
+    pub(crate) claim: Claim,
     pub(crate) entries: u16,
     pub(crate) submission_base: Iova,
     pub(crate) completion_base: Iova,
@@ -111,9 +109,7 @@ impl Link {
         let wanted = LinkState::Wanted { epoch: parts.epoch };
         Self {
             queue: parts.queue,
-            namespace: parts.namespace,
-            block_size: parts.block_size,
-            block_count: parts.block_count,
+            claim: parts.claim,
             entries: parts.entries,
             submission_base: parts.submission_base,
             completion_base: parts.completion_base,

@@ -31,6 +31,38 @@ pub struct Namespace {
     pub eui64: [u8; 8],
 }
 
+/// What a queue relies on of its namespace for as long as it lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) namespace: NamespaceId,
+    block_size: BlockSize,
+    block_count: u64,
+    nguid: [u8; 16],
+    eui64: [u8; 8],
+}
+
+impl Claim {
+    pub(crate) const fn on(namespace: &Namespace) -> Self {
+        Self {
+            namespace: namespace.id,
+            block_size: namespace.geometry.block_size,
+            block_count: namespace.geometry.block_count,
+            nguid: namespace.nguid,
+            eui64: namespace.eui64,
+        }
+    }
+
+    /// Whether `found` is the namespace that it was: not formatted otherwise, not shrunk, not made
+    /// anew under the same identifier.
+    pub(crate) fn holds_for(&self, found: &Namespace) -> bool {
+        found.id == self.namespace
+            && found.geometry.block_size == self.block_size
+            && found.geometry.block_count >= self.block_count
+            && found.nguid == self.nguid
+            && found.eui64 == self.eui64
+    }
+}
+
 /// Why a namespace cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -138,7 +138,7 @@ impl<B: Bus> NamespaceQueue<B> {
     /// The namespace that it leads to.
     #[must_use]
     pub fn namespace(&self) -> NamespaceId {
-        self.link.namespace
+        self.link.claim.namespace
     }
 
     /// Whether the controller has the pair and requests reach it; false while it is being
@@ -330,7 +330,7 @@ impl<B: Bus> fmt::Debug for NamespaceQueue<B> {
             .debug_struct("NamespaceQueue")
             .field("bus", &self.shared.bus.name())
             .field("queue", &self.link.queue)
-            .field("namespace", &self.link.namespace)
+            .field("namespace", &self.link.claim.namespace)
             .field("mode", &self.mode)
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()

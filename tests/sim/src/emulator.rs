@@ -43,6 +43,7 @@ pub(crate) fn emulator(
         media: media.clone(),
         cache: Cache::Modelled { capacity_bytes },
         lies_about_flush: spec.defect == Defect::LyingController,
+        nguid: None,
     };
     EmulatedController::new(options, vec![namespace]).expect("valid options")
 }

@@ -41,6 +41,7 @@ impl Wire {
                 capacity_bytes: 32 << 20,
             },
             lies_about_flush: false,
+            nguid: None,
         };
         let options = lode_nvme_emu::ControllerOptions::default();
         let emulator = EmulatedController::new(options, vec![namespace]).expect("valid options");

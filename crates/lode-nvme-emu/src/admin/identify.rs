@@ -171,8 +171,12 @@ fn descriptors(namespace: &Namespace, options: &ControllerOptions) -> NamespaceD
     list
 }
 
-/// A number for the namespace that is the same each time over the same serial number.
+/// A number for the namespace: its own, or one that is the same each time over the same serial
+/// number.
 fn nguid(namespace: &Namespace, options: &ControllerOptions) -> [u8; 16] {
+    if let Some(own) = namespace.nguid() {
+        return own;
+    }
     let mut hash = FNV_START;
     for byte in options.serial_number.bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);

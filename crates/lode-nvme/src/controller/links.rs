@@ -104,13 +104,8 @@ impl<B: Bus> Controller<B> {
             return;
         };
         let link = Arc::clone(&entry.link);
-        // A namespace that was formatted or resized meanwhile is not what its queue promises.
-        let is_same = self.namespaces.iter().any(|known| {
-            known.id == link.namespace
-                && known.geometry.block_size == link.block_size
-                && known.geometry.block_count >= link.block_count
-        });
-        if !is_same {
+        let mut known = self.namespaces.iter();
+        if !known.any(|known| link.claim.holds_for(known)) {
             link.answer(epoch, LinkState::Failed);
             return;
         }

@@ -10,7 +10,7 @@ use super::links::LinkEntry;
 use super::{Controller, ControllerState};
 use crate::error::NvmeError;
 use crate::link::{Link, LinkParts};
-use crate::namespace::Namespace;
+use crate::namespace::{Claim, Namespace};
 use crate::options::QueueOptions;
 use crate::prp::PrpLists;
 use crate::queue::{NamespaceQueue, QueueParts};
@@ -66,9 +66,7 @@ impl<B: Bus> Controller<B> {
         let completion = CompletionRing::new(memory.clone(), layout.completion_offset, entries);
         let link = Arc::new(Link::new(LinkParts {
             queue,
-            namespace,
-            block_size: found.geometry.block_size,
-            block_count: found.geometry.block_count,
+            claim: Claim::on(&found),
             entries,
             submission_base: submission.base(),
             completion_base: completion.base(),

@@ -9,6 +9,8 @@ use super::events::ControllerEvent;
 use super::start::{FIRST_LIST, Purpose, Step};
 use super::{Controller, ControllerState};
 use crate::admin::AdminCompletion;
+use crate::error::Failure;
+use crate::link::LinkState;
 use crate::namespace::{Namespace, Refusal};
 use crate::options::QueueOptions;
 
@@ -110,10 +112,16 @@ impl<B: Bus> Controller<B> {
         let scan = std::mem::take(&mut self.scan);
         self.namespaces = scan.found;
         self.refused = scan.refused;
+        let mut changed = None;
         for entry in &self.links {
-            let wanted = entry.link.namespace;
-            let is_attached = self.namespaces.iter().any(|found| found.id == wanted);
-            entry.link.note_attached(is_attached);
+            let claim = &entry.link.claim;
+            let found = self.namespaces.iter();
+            let found = found.into_iter().find(|found| found.id == claim.namespace);
+            let is_same = found.is_some_and(|found| claim.holds_for(found));
+            entry.link.note_attached(is_same);
+            if found.is_some() && !is_same && matches!(entry.link.state(), LinkState::Live { .. }) {
+                changed = Some(claim.namespace);
+            }
         }
         self.shared.finish_scan();
         if self.state == ControllerState::Starting {
@@ -126,6 +134,10 @@ impl<B: Bus> Controller<B> {
         } else {
             self.events
                 .push(ControllerEvent::NamespacesChanged, &mut self.stats);
+            // What is in flight may already reach what is in its place: only a reset stops it.
+            if let Some(namespace) = changed {
+                self.recover(Failure::NamespaceChanged { namespace });
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod events;
 mod hang;
 mod interrupts;
 mod removal;
+mod replaced;
 mod reset;
 mod rig;
 mod rings;
