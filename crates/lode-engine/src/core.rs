@@ -47,7 +47,7 @@ impl ShardCore {
         preference: PagePreference,
         limits: ShardLimits,
     ) -> Result<Self, BusError> {
-        let memory = OwnMemory::new(space, preference)?;
+        let memory = OwnMemory::new(space, preference, &limits)?;
         let zero_memory = space.allocate(ZERO_BYTES, PagePreference::Ordinary)?;
         let zeros = DmaBuffer::cut(&zero_memory, ZERO_BYTES).pop();
         Ok(Self {

@@ -55,7 +55,7 @@ pub use error::IoError;
 pub use port::{GuestSpec, Letter, Port};
 pub use request::{DataCompletion, DataOperation, DataRequest, PoolIndex, Token, VolumeHandle};
 pub use route::{Routing, requests_lost};
-pub use shard::{Shard, ShardLimits, device_spec};
+pub use shard::{METADATA_OPERATIONS_MAX, Shard, ShardLimits, device_spec};
 pub use stats::{
     COUNTER_NAMES, DeviceStats, HAND_OFF_NAMES, OPERATION_NAMES, OperationStats, PoolStats,
     SPACE_NAMES, ShardStats, VolumeStats,

@@ -9,6 +9,7 @@ use lode_units::limits::{CORE_REQUESTS_MAX, IO_LENGTH_MAX_BYTES};
 
 use crate::core::ZERO_BYTES;
 use crate::op::OpIndex;
+use crate::shard::ShardLimits;
 
 /// Memory of all pools of a shard. Each use has some of its own and takes none of another's:
 /// requests that hold memory for their ends wait for comparisons and for metadata, and the
@@ -33,18 +34,22 @@ pub(crate) struct Store {
 
 impl OwnMemory {
     /// Allocates all of it. Not for the data path.
-    pub(crate) fn new(space: &IovaSpace, preference: PagePreference) -> Result<Self, BusError> {
+    pub(crate) fn new(
+        space: &IovaSpace,
+        preference: PagePreference,
+        limits: &ShardLimits,
+    ) -> Result<Self, BusError> {
         let metadata = BufferPoolSpec {
             length_bytes: METADATA_BUFFER_BYTES,
-            count: METADATA_BUFFERS,
+            count: limits.metadata_max,
         };
         let comparisons = BufferPoolSpec {
             length_bytes: COMPARISON_BYTES,
-            count: COMPARISON_BUFFERS,
+            count: limits.comparisons_max,
         };
         let ends = BufferPoolSpec {
             length_bytes: ENDS_BYTES,
-            count: ENDS_BUFFERS,
+            count: limits.ends_max,
         };
         Ok(Self {
             metadata: BufferPool::new(&[metadata], space, preference)?,
@@ -112,15 +117,9 @@ impl Store {
 }
 
 const METADATA_BUFFER_BYTES: usize = METADATA_IO_BLOCKS_MAX as usize * ZERO_BYTES;
-/// How many metadata operations run at once.
-pub(crate) const METADATA_BUFFERS: usize = 16;
 /// The longest compare-and-write: its two halves fit one buffer of a client.
 pub(crate) const COMPARE_MAX_BYTES: u64 = IO_LENGTH_MAX_BYTES / 2;
 #[expect(clippy::cast_possible_truncation, reason = "512 KiB")]
 const COMPARISON_BYTES: usize = COMPARE_MAX_BYTES as usize;
-/// How many comparisons run at once.
-const COMPARISON_BUFFERS: usize = 4;
 /// Memory for both ends of a request, a unit each.
 pub(crate) const ENDS_BYTES: usize = 2 * ZERO_BYTES;
-/// How many requests to volumes of small blocks have their ends fetched at once.
-const ENDS_BUFFERS: usize = 128;

@@ -9,7 +9,7 @@ use lode_units::Lba;
 
 use crate::core::ShardCore;
 use crate::lane::{Lane, NotSubmitted};
-use crate::memory::METADATA_BUFFERS;
+use crate::shard::METADATA_OPERATIONS_MAX;
 use crate::tag::CommandOwner;
 
 /// The metadata operations of one pool that are under way, each in a slot of its own.
@@ -254,4 +254,4 @@ fn failure_of(error: DeviceError) -> IoFailure {
 const BLOCK_BYTES: usize = 4096;
 const RETRIES_MAX: u8 = 8;
 /// Flushes take a slot as well, but no buffer.
-const SLOTS: usize = METADATA_BUFFERS * 2;
+const SLOTS: usize = METADATA_OPERATIONS_MAX * 2;

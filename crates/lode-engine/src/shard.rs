@@ -22,7 +22,7 @@ use crate::route::Routing;
 use crate::stats::ShardStats;
 
 use letters::Listings;
-pub use limits::ShardLimits;
+pub use limits::{METADATA_OPERATIONS_MAX, ShardLimits};
 
 /// One core's part of the engine: its pools and the requests on them.
 ///

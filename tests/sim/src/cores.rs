@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lode_bus::{IovaSpace, PagePreference};
-use lode_engine::{Letter, PoolIndex, Port, Shard};
+use lode_engine::{Letter, PoolIndex, Port, Shard, ShardLimits};
 use lode_units::{CoreId, Random, SeededRandom};
 
 use crate::machine::{Device, pick};
@@ -53,8 +53,9 @@ pub(crate) fn shards(
 ) -> Vec<Shard<Device>> {
     let is_disordered = defect == Defect::LettersDisordered;
     let count = 1 + pick(random, CORES_MAX);
+    let limits = limits(random);
     let mut shards: Vec<_> = (0..count)
-        .map(|_| Shard::new(space, PagePreference::Ordinary).expect("memory"))
+        .map(|_| Shard::with_limits(space, PagePreference::Ordinary, limits).expect("memory"))
         .collect();
     let room = [1, 4, 64][pick(random, 3)];
     for near in 0..count {
@@ -77,6 +78,22 @@ pub(crate) fn shards(
         }
     }
     shards
+}
+
+/// Plenty of everything, or so little that requests wait for each in turn.
+fn limits(random: &mut SeededRandom) -> ShardLimits {
+    let plenty = ShardLimits::default();
+    if random.below(2) == 0 {
+        return plenty;
+    }
+    ShardLimits {
+        requests_max: [2, 3, 8, plenty.requests_max][pick(random, 4)],
+        deferrable_max: [1, 2, 8, plenty.deferrable_max][pick(random, 4)],
+        metadata_max: [1, 2, 4][pick(random, 3)],
+        comparisons_max: 1,
+        ends_max: 1 + pick(random, 3),
+        ..plenty
+    }
 }
 
 /// Makes the pool a guest of every shard but the first, once it serves; `open` gives a core's own

@@ -71,6 +71,7 @@ fn one_request_does_not_wait_for_the_two_thousand_of_another_volume_before_the_s
         requests_max: 16,
         deferrable_max: 8,
         waiting_max: 8192,
+        ..ShardLimits::default()
     });
     // Those with a slot already, and a turn of the other volume.
     assert!(before <= 28, "{before} went first");
@@ -84,6 +85,7 @@ fn two_volumes_with_full_queues_proceed_side_by_side() {
             requests_max: 32,
             deferrable_max: 16,
             waiting_max: 8192,
+            ..ShardLimits::default()
         },
     );
     let volumes = [written(&mut rig, "a"), written(&mut rig, "b")];

@@ -96,6 +96,7 @@ fn overwrites_and_reads_flow_while_the_metadata_stage_stands_still_for_a_second(
         requests_max: 64,
         deferrable_max: 16,
         waiting_max: 8192,
+        ..ShardLimits::default()
     };
     let mut rig = Rig::crowded(device(), limits);
     let volume = volume_with(&mut rig, 1 << 20);
@@ -138,6 +139,7 @@ fn without_the_bound_the_same_standstill_stops_overwrites_as_well() {
         requests_max: 64,
         deferrable_max: 64,
         waiting_max: 8192,
+        ..ShardLimits::default()
     };
     let mut rig = Rig::crowded(device(), limits);
     let volume = volume_with(&mut rig, 1 << 20);
@@ -160,6 +162,7 @@ fn control_requests_get_a_slot_when_clients_have_taken_theirs() {
         requests_max: 8,
         deferrable_max: 4,
         waiting_max: 4096,
+        ..ShardLimits::default()
     };
     let mut rig = Rig::crowded(device(), limits);
     let volume = volume_with(&mut rig, 1 << 20);
@@ -193,6 +196,7 @@ fn every_slot_in_use_makes_requests_wait_and_each_is_woken() {
         requests_max: 2,
         deferrable_max: 1,
         waiting_max: 8192,
+        ..ShardLimits::default()
     };
     let mut rig = Rig::crowded(device(), limits);
     let volume = volume_with(&mut rig, 1 << 20);
@@ -219,6 +223,7 @@ fn more_requests_than_may_wait_are_given_back_and_taken_later() {
         requests_max: 2,
         deferrable_max: 1,
         waiting_max: 4,
+        ..ShardLimits::default()
     };
     let mut rig = Rig::crowded(device(), limits);
     let names = ["a", "b", "c"];

@@ -143,6 +143,7 @@ fn overwrites_on_one_core_flow_while_the_home_stands_still_for_a_second() {
         requests_max: 64,
         deferrable_max: 16,
         waiting_max: 8192,
+        ..ShardLimits::default()
     };
     let mut fleet = fleet(2, limits);
     let volume = shared(&mut fleet, 16);
@@ -187,6 +188,7 @@ fn errands_of_other_cores_leave_a_home_with_few_slots_to_its_own_overwrites() {
         requests_max: 16,
         deferrable_max: 4,
         waiting_max: 8192,
+        ..ShardLimits::default()
     };
     let mut fleet = fleet(4, limits);
     let volume = shared(&mut fleet, 16);

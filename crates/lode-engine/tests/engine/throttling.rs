@@ -135,6 +135,7 @@ fn what_waits_for_a_limit_holds_no_slot_and_delays_nobody_else() {
         requests_max: 8,
         deferrable_max: 4,
         waiting_max: 256,
+        ..ShardLimits::default()
     });
     let slow = limited(&mut rig, "slow", operations(1));
     let fast = limited(&mut rig, "fast", LimitChange::default());
