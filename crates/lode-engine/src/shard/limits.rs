@@ -25,7 +25,7 @@ pub struct ShardLimits {
     pub ends_max: usize,
 }
 
-/// The most metadata operations of a pool that read or write at once.
+/// The most metadata operations of a shard that read or write at once.
 pub const METADATA_OPERATIONS_MAX: usize = 16;
 
 impl Default for ShardLimits {
